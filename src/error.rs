@@ -165,6 +165,21 @@ impl Error {
         )
     }
 
+    /// The same error, saying which item of a batch it is about, counted from 1.
+    pub(crate) fn in_item(&self, number: usize) -> Self {
+        let repr = &self.0;
+        let message = format!("item {number}: {}", repr.message);
+        Self(
+            Repr {
+                current_epoch: repr.current_epoch,
+                damage: repr.damage.clone(),
+                owner_pid: repr.owner_pid,
+                ..Self::build(repr.kind, message)
+            }
+            .into(),
+        )
+    }
+
     /// What the caller can do about it.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {

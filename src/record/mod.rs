@@ -227,6 +227,11 @@ impl StateSet {
     }
 }
 
+/// Most bytes of the fixed part of any record: prefix, key, numbers; names and texts come on top.
+pub(crate) const FIXED_BOUND: usize = 96;
+/// Most bytes of one attribute besides its name and value: its kind and two lengths.
+pub(crate) const ATTRIBUTE_BOUND: usize = 12;
+
 const READABLE: u8 = 1;
 /// A reader that does not know the kind may pass over the record.
 const IGNORABLE: u8 = 2;

@@ -1,0 +1,752 @@
+//! The committer: the one thread that decides, writes and answers.
+//!
+//! ```text
+//! turn:  take the inbox ─► answers of the applier into the tables
+//!        ─► room in the log for everything that may be written ─► hand-outs given back
+//!        ─► timers ─► requests in order ─► waiting receivers          each: decide, encode, apply
+//!        ─► one write, one sync ─► answer callers ─► changes to the applier
+//! ```
+//!
+//! # Invariants
+//! 10: what one request writes is in one frame. 11: LSNs and the clock only rise. 16: after poison
+//! nothing is written and nothing that would have been is acknowledged.
+//!
+//! # Crashes
+//! Before the sync nobody was told anything. After it, recovery finds the frame.
+//!
+//! # Locking
+//! The inbox for a swap; nothing over I/O.
+//!
+//! # Not here
+//! What each request does: `decide.rs`. Opening: `open.rs`.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use rustc_hash::FxHashSet;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::engine::applier::{Answer, Ask, Change, Task, Tasks};
+use crate::engine::apply::{Written, transition};
+use crate::engine::decide::Parked;
+use crate::engine::redrive::{Redrive, Slice};
+use crate::engine::state::{Queue, Tables};
+use crate::engine::wait::{Command, Inbox, Reply, ReplyTo, Request, Shared};
+use crate::engine::waiters::Waiters;
+use crate::env::Clock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lifecycle::{self, Timeout};
+use crate::log::{FRAME_HEADER_LEN, FrameStart, Log};
+use crate::options::Durability;
+use crate::record::{self, Record};
+use crate::types::{Entry, Lsn, MessageId, Position, QueueId, QueueName, Receipt, State, Timestamp};
+
+/// What one frame gathers.
+pub(crate) struct Group {
+    /// Room for the header, then the payload.
+    pub(crate) frame: Vec<u8>,
+    start: FrameStart,
+    /// Most bytes the payload may grow to.
+    room: usize,
+    records: u32,
+    pub(crate) now: Timestamp,
+    changes: Vec<Change>,
+    replies: Vec<(ReplyTo, Result<Reply>, Option<OwnedSemaphorePermit>)>,
+    /// Something in it must be on disk before anyone is answered.
+    strict: bool,
+    /// Why nothing can be written in this turn.
+    pub(crate) refusal: Option<Error>,
+    /// Questions for the index, asked when the frame is durable.
+    asks: Vec<Ask>,
+    /// Callers who wait for a sync of everything so far.
+    syncs: Vec<ReplyTo>,
+}
+
+impl Group {
+    fn new() -> Self {
+        Self {
+            frame: vec![0; FRAME_HEADER_LEN],
+            start: FrameStart { segment: 0, payload_offset: 0 },
+            room: 0,
+            records: 0,
+            now: Timestamp::ZERO,
+            changes: Vec::new(),
+            replies: Vec::new(),
+            strict: false,
+            refusal: None,
+            asks: Vec::new(),
+            syncs: Vec::new(),
+        }
+    }
+
+    fn reset(&mut self, now: Timestamp) {
+        self.frame.truncate(FRAME_HEADER_LEN);
+        self.room = 0;
+        self.records = 0;
+        self.now = now;
+        self.strict = false;
+        self.refusal = None;
+    }
+
+    /// Whether a record of at most this many bytes still fits.
+    pub(crate) fn has_room(&self, len: usize) -> bool {
+        self.refusal.is_none() && self.frame.len() - FRAME_HEADER_LEN + len <= self.room
+    }
+
+    pub(crate) fn reply(&mut self, to: ReplyTo, reply: Result<Reply>, room: Option<OwnedSemaphorePermit>) {
+        self.replies.push((to, reply, room));
+    }
+
+    pub(crate) fn ask(&mut self, ask: Ask) {
+        self.asks.push(ask);
+    }
+
+    pub(crate) fn sync_for(&mut self, to: ReplyTo) {
+        self.syncs.push(to);
+    }
+}
+
+/// Figures since open.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    pub(crate) frames: u64,
+    pub(crate) records: u64,
+    pub(crate) sync_times: Option<Histogram<u64>>,
+}
+
+/// How far a store is with closing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Closing {
+    No,
+    /// The last frame is written; the applier has been asked for the last checkpoint.
+    Settling,
+    Done,
+}
+
+/// See the module.
+pub(crate) struct Committer {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) tasks: Arc<Tasks>,
+    pub(crate) tables: Tables,
+    pub(crate) waiters: Waiters,
+    pub(crate) group: Group,
+    pub(crate) parked: BTreeMap<u64, Parked>,
+    pub(crate) next_token: u64,
+    pub(crate) redrives: BTreeMap<u64, Redrive>,
+    pub(crate) slices: Vec<Slice>,
+    /// Hand-outs that nobody saw and that are not given back yet.
+    pub(crate) given_back: Vec<Receipt>,
+    /// Messages that the index does not have either: known for this turn.
+    pub(crate) absent: FxHashSet<(QueueId, MessageId)>,
+    /// Messages that were made resident for this turn only.
+    pub(crate) borrowed: Vec<(QueueId, MessageId)>,
+    /// Queues with more to do than fitted into this turn's frame.
+    unfinished: Vec<QueueId>,
+    pub(crate) meter: Meter,
+    pub(crate) poison: Option<Error>,
+    pub(crate) log: Log,
+    clock: Arc<dyn Clock>,
+    leftover: VecDeque<Request>,
+    /// Written but not yet given to the applier, because not yet durable.
+    unsynced: Vec<Change>,
+    events_asked: bool,
+    last_write: Duration,
+    last_sync: Duration,
+    /// The last frame is not vouched for by another one yet.
+    unmarked: bool,
+    checkpoint: CheckpointPlan,
+    closing: Closing,
+    /// Until when a store that is being closed waits for holders to settle.
+    close_at: Option<Timestamp>,
+    dice: u64,
+}
+
+#[derive(Debug)]
+struct CheckpointPlan {
+    asked: bool,
+    /// The last one that was written, and when.
+    lsn: Lsn,
+    at: Duration,
+    log_len: u64,
+}
+
+/// What a turn leaves to wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Turn {
+    /// When to look again, even if nothing comes in.
+    pub(crate) wake_in: Duration,
+    pub(crate) done: bool,
+}
+
+/// Most bytes one frame gathers, unless a single request needs more.
+const MAX_GROUP_LEN: usize = 8 * 1024 * 1024;
+/// Hand-outs to waiting receivers for which one frame makes room.
+const MAX_HANDED_OUT: usize = 4096;
+/// Timers that one frame handles.
+const MAX_TIMERS: usize = 1024;
+/// How far ahead of the clock events are brought into memory, and when the next stretch is asked for.
+const EVENT_STRETCH: Duration = Duration::from_secs(60);
+const EVENT_AHEAD: Duration = Duration::from_secs(20);
+/// An idle log's last frame gets a mark behind it after this.
+const MARK_AFTER: Duration = Duration::from_secs(1);
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(10);
+const CHECKPOINT_LEN: u64 = 64 * 1024 * 1024;
+/// After a refusal for lack of room, when to look again.
+const RETRY_AFTER: Duration = Duration::from_millis(500);
+/// Changes the index may lag behind before the committer waits for it.
+const MAX_INDEX_LAG: usize = 2_000_000;
+/// Nothing is waited for longer, so that a suspended machine is noticed.
+const MAX_IDLE: Duration = Duration::from_secs(60);
+
+impl Committer {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        tasks: Arc<Tasks>,
+        tables: Tables,
+        log: Log,
+        clock: Arc<dyn Clock>,
+        checkpoint_lsn: Lsn,
+    ) -> Self {
+        let boot = clock.boottime();
+        Self {
+            checkpoint: CheckpointPlan { asked: false, lsn: checkpoint_lsn, at: boot, log_len: log.log_len() },
+            dice: shared.clock.now().0 ^ u64::from(shared.seed),
+            shared,
+            tasks,
+            tables,
+            log,
+            clock,
+            waiters: Waiters::default(),
+            group: Group::new(),
+            parked: BTreeMap::new(),
+            next_token: 0,
+            redrives: BTreeMap::new(),
+            slices: Vec::new(),
+            given_back: Vec::new(),
+            absent: FxHashSet::default(),
+            borrowed: Vec::new(),
+            unfinished: Vec::new(),
+            meter: Meter { frames: 0, records: 0, sync_times: Histogram::new(2).ok() },
+            poison: None,
+            leftover: VecDeque::new(),
+            unsynced: Vec::new(),
+            events_asked: false,
+            last_write: boot,
+            last_sync: boot,
+            unmarked: false,
+            closing: Closing::No,
+            close_at: None,
+        }
+    }
+
+    /// Does everything that can be done now.
+    pub(crate) fn turn(&mut self) -> Turn {
+        let inbox = {
+            let mut inbox = self.shared.inbox();
+            let closing = inbox.closing;
+            std::mem::replace(&mut *inbox, Inbox { closing, ..Inbox::default() })
+        };
+        self.leftover.extend(inbox.requests);
+        self.given_back.extend(inbox.given_back);
+        let now = self.now();
+        self.group.reset(now);
+        for queue in std::mem::take(&mut self.unfinished) {
+            self.tables.wake(queue);
+        }
+        let retries = self.absorb(inbox.answers);
+        let batch = self.make_room(&retries);
+        self.give_back();
+        self.fire_timers();
+        for request in retries.into_iter().chain(batch) {
+            self.decide(request);
+        }
+        self.redrive_slices();
+        self.dispatch();
+        self.expire_waiters();
+        self.commit();
+        self.publish();
+        self.ask_for_more();
+        self.forget_borrowed();
+        self.keep_house(inbox.closing);
+        self.plan()
+    }
+
+    /// More is to be done in this queue than fits into the frame: in the next turn, which follows
+    /// at once.
+    pub(crate) fn again(&mut self, queue: QueueId) {
+        self.unfinished.push(queue);
+    }
+
+    pub(crate) fn is_woken_again(&self, queue: QueueId) -> bool {
+        self.unfinished.contains(&queue)
+    }
+
+    fn forget_borrowed(&mut self) {
+        self.absent.clear();
+        for (queue, id) in std::mem::take(&mut self.borrowed) {
+            self.tables.evict(queue, id);
+        }
+    }
+
+    /// The store's clock, held back until everything that happens by then is in memory.
+    fn now(&self) -> Timestamp {
+        self.shared.clock.now().min(Timestamp(self.tables.event_horizon.0.saturating_sub(1)))
+    }
+
+    /// Takes in what the applier answered. Returns the requests that were parked for it.
+    fn absorb(&mut self, answers: VecDeque<Answer>) -> Vec<Request> {
+        let mut retries = Vec::new();
+        for answer in answers {
+            match answer {
+                Answer::Applied(lsn) => self.tables.note_applied(lsn),
+                Answer::Ready { queue, priority, as_of, entries, next } => {
+                    self.refilled(queue, priority, as_of, entries, next);
+                }
+                Answer::Events { as_of, entries, reached } => {
+                    self.events_asked = false;
+                    self.tables.set_event_horizon(reached);
+                    for entry in entries {
+                        self.admit(entry, as_of);
+                    }
+                }
+                Answer::Got { token, as_of, entries } => retries.extend(self.fetched(token, as_of, entries)),
+                Answer::Dead { token, as_of, entries, next } => {
+                    self.dead_fetched(token, as_of, entries, next);
+                }
+                Answer::Checkpointed { lsn, result } => self.checkpointed(lsn, result),
+            }
+        }
+        retries
+    }
+
+    /// Makes an entry resident that the index gave as of an LSN, unless it was purged since.
+    pub(crate) fn admit(&mut self, entry: Entry, as_of: Lsn) {
+        let current = self.tables.queues.get(&entry.queue).is_some_and(|queue| as_of >= queue.barrier);
+        if current {
+            self.tables.admit(entry, entry.state(self.group.now));
+        }
+    }
+
+    fn refilled(
+        &mut self,
+        queue: QueueId,
+        priority: i16,
+        as_of: Lsn,
+        entries: Vec<Entry>,
+        next: Option<MessageId>,
+    ) {
+        let Some(table) = self.tables.queues.get_mut(&queue) else { return };
+        if as_of < table.barrier {
+            if let Some(lane) = table.lanes.get_mut(&std::cmp::Reverse(priority)) {
+                let horizon = lane.horizon;
+                self.tables.raise_horizon(queue, priority, horizon);
+                self.tables.hungry.insert((queue, priority));
+            }
+            return;
+        }
+        for entry in entries {
+            self.admit(entry, as_of);
+        }
+        self.tables.raise_horizon(queue, priority, next.unwrap_or(MessageId::MAX));
+        self.tables.hungry.insert((queue, priority));
+    }
+
+    /// Makes room in the log for all that this turn may write, and says which requests it takes.
+    fn make_room(&mut self, retries: &[Request]) -> Vec<Request> {
+        let mut room = 2 * self.given_back.len() * record::FIXED_BOUND + self.timers_bound() + self.slices_bound();
+        room += retries.iter().map(|request| self.bound(&request.command)).sum::<usize>();
+        let mut batch = Vec::new();
+        while let Some(request) = self.leftover.front() {
+            let bound = self.bound(&request.command);
+            if !batch.is_empty() && room + bound > MAX_GROUP_LEN {
+                break;
+            }
+            room += bound;
+            batch.extend(self.leftover.pop_front());
+        }
+        self.reserve(room + self.waiting_bound());
+        batch
+    }
+
+    /// Most bytes of the hand-outs to receivers that wait in queues where something was found.
+    fn waiting_bound(&self) -> usize {
+        let demand: usize = self.tables.woken().iter().map(|queue| self.waiters.demand(*queue)).sum();
+        demand.min(MAX_HANDED_OUT) * record::FIXED_BOUND
+    }
+
+    /// Makes sure that `room` bytes of payload fit into the log.
+    fn reserve(&mut self, room: usize) {
+        self.group.refusal = self.poison.as_ref().map(Error::poisoned);
+        if room == 0 || self.group.refusal.is_some() {
+            return;
+        }
+        match self.log.begin(room) {
+            Ok(start) => {
+                self.group.start = start;
+                self.group.room = room;
+            }
+            Err(error) => {
+                if self.log.is_broken() || error.kind() != ErrorKind::Full {
+                    self.poison(error.clone());
+                    self.group.refusal = self.poison.as_ref().map(Error::poisoned);
+                } else {
+                    self.group.refusal = Some(error);
+                }
+            }
+        }
+    }
+
+    /// Most bytes that the timers due now can write: a death, or a hand-out to one who waits.
+    fn timers_bound(&self) -> usize {
+        let bound = |(entry, queue): (&Entry, &Queue)| {
+            if lifecycle::timeout(entry, &queue.options, self.group.now) == Timeout::Ready {
+                record::FIXED_BOUND
+            } else {
+                2 * record::FIXED_BOUND + queue.name.as_str().len() + entry.detail.len as usize
+            }
+        };
+        self.tables.due_entries(self.group.now, MAX_TIMERS).map(bound).sum()
+    }
+
+    /// Writes one record and applies it. The caller has made sure that it fits.
+    pub(crate) fn write(&mut self, record: &Record, body: &[u8]) -> Lsn {
+        let lsn = self.log.next_lsn().plus(self.group.records.into());
+        let range = record::encode(record, body, lsn, self.shared.seed, &mut self.group.frame);
+        self.group.records += 1;
+        let field = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
+        let at = Position {
+            segment: self.group.start.segment,
+            offset: self.group.start.payload_offset.saturating_add(field(range.start - FRAME_HEADER_LEN)),
+            len: field(range.len()),
+        };
+        self.apply(record, Written { lsn, at, clock: self.group.now });
+        lsn
+    }
+
+    /// Marks that what was written for the current request must be synced before the answer.
+    pub(crate) fn require_sync(&mut self) {
+        self.group.strict = true;
+    }
+
+    fn apply(&mut self, record: &Record, written: Written) {
+        match record {
+            Record::QueueCreated { name, options } => {
+                let id = QueueId(written.lsn.0);
+                if let Ok(name) = QueueName::new(name) {
+                    self.tables.add_queue(id, name, options.clone(), false, written.at);
+                }
+                self.note_queue(id);
+            }
+            Record::QueueConfigured { queue, options, paused, .. } => {
+                if let Some(table) = self.tables.queues.get_mut(queue) {
+                    table.options = options.clone();
+                    table.paused = *paused;
+                    table.defined = written.at;
+                }
+                self.note_queue(*queue);
+            }
+            Record::QueuePaused { queue, paused } => {
+                if let Some(table) = self.tables.queues.get_mut(queue) {
+                    table.paused = *paused;
+                }
+                self.tables.wake(*queue);
+                self.note_queue(*queue);
+            }
+            Record::QueueDeleted { queue } => {
+                let states = record::StateSet::of(&State::ALL);
+                self.tables.purge(*queue, states, written.lsn);
+                self.tables.remove_queue(*queue);
+                self.group.changes.push(Change::Purge { queue: *queue, states, at: written.clock });
+                self.group.changes.push(Change::Queue { id: *queue, row: None });
+            }
+            Record::Purged { queue, states } => {
+                self.tables.purge(*queue, *states, written.lsn);
+                self.group.changes.push(Change::Purge { queue: *queue, states: *states, at: written.clock });
+            }
+            Record::Mark | Record::Clean => {}
+            about_message => self.apply_to_message(about_message, written),
+        }
+    }
+
+    fn apply_to_message(&mut self, record: &Record, written: Written) {
+        let (Some(queue), Some(id)) = record.subject(written.lsn) else { return };
+        let before = self.tables.entry(queue, id).copied();
+        let after = transition(before, record, written);
+        self.tables.replace(before.as_ref(), after, written.lsn, written.clock);
+        self.group.changes.push(Change::Message { before: before.as_ref().map(Entry::place), after });
+    }
+
+    fn note_queue(&mut self, id: QueueId) {
+        if let Some(queue) = self.tables.queues.get(&id) {
+            let row = crate::engine::open::queue_row(id, queue);
+            self.group.changes.push(Change::Queue { id, row: Some(row) });
+        }
+    }
+
+    /// Writes and syncs the frame.
+    fn commit(&mut self) {
+        if self.group.records == 0 {
+            return;
+        }
+        self.meter.frames += 1;
+        self.meter.records += u64::from(self.group.records);
+        let written = self.log.append(&mut self.group.frame, self.group.records, self.group.now);
+        self.last_write = self.clock.boottime();
+        self.unmarked = true;
+        self.unsynced.append(&mut self.group.changes);
+        let result = match (written, self.shared.durability()) {
+            (Ok(_), Durability::Always) if self.group.strict => self.sync(),
+            (written, _) => written.map(|_| ()),
+        };
+        if let Err(error) = result {
+            self.poison(error);
+        }
+    }
+
+    /// Makes everything written durable and hands it to the applier.
+    pub(crate) fn sync(&mut self) -> Result<()> {
+        if self.log.durable_lsn() < self.log.written_lsn() {
+            let before = self.clock.boottime();
+            self.log.sync()?;
+            let after = self.clock.boottime();
+            self.last_sync = after;
+            if let Some(times) = &mut self.meter.sync_times {
+                let micros = after.saturating_sub(before).as_micros();
+                times.saturating_record(u64::try_from(micros).unwrap_or(u64::MAX).max(1));
+            }
+        }
+        let lsn = self.log.durable_lsn();
+        if lsn > self.tables.applied() && (!self.unsynced.is_empty() || self.unmarked) {
+            let changes = std::mem::take(&mut self.unsynced);
+            self.tasks.push(Task::Changes { changes, lsn, clock: self.group.now });
+        }
+        Ok(())
+    }
+
+    /// From now on nothing is written.
+    pub(crate) fn poison(&mut self, error: Error) {
+        if self.poison.is_none() {
+            tracing::error!(%error, "a write failed: the store takes no more writes until it is opened again");
+            self.poison = Some(error);
+        }
+    }
+
+    /// Answers everyone whose request is done.
+    fn publish(&mut self) {
+        let failed = self.group.records > 0 && self.poison.is_some();
+        for (to, reply, _room) in std::mem::take(&mut self.group.replies) {
+            let reply = match &self.poison {
+                // Whether it took effect is not known; only what was refused anyway is sure.
+                Some(cause) if failed && reply.is_ok() => Err(Error::poisoned(cause)),
+                _ => reply,
+            };
+            // Deliveries that nobody takes give themselves back when they are dropped.
+            let _ = to.send(reply);
+        }
+        for to in std::mem::take(&mut self.group.syncs) {
+            let synced = match &self.poison {
+                Some(cause) => Err(Error::poisoned(cause)),
+                None => self.sync().inspect_err(|error| self.poison = Some(error.clone())),
+            };
+            let _ = to.send(synced.map(|()| Reply::Durable(self.log.durable_lsn())));
+        }
+    }
+
+    fn ask_index(&mut self, ask: Ask) {
+        // A question is answered as of everything decided so far, so that must be durable.
+        if self.poison.is_none()
+            && let Err(error) = self.sync()
+        {
+            self.poison(error);
+        }
+        self.tasks.push(Task::Ask(ask));
+    }
+
+    /// Asks the index for what will be needed soon.
+    fn ask_for_more(&mut self) {
+        for ask in std::mem::take(&mut self.group.asks) {
+            self.ask_index(ask);
+        }
+        let window = self.tables.lane_window();
+        for (queue, priority) in std::mem::take(&mut self.tables.hungry) {
+            let lane = self.tables.queues.get_mut(&queue).and_then(|q| q.lanes.get_mut(&std::cmp::Reverse(priority)));
+            let Some(lane) = lane else { continue };
+            if lane.refilling || lane.horizon == MessageId::MAX || lane.ready.len() > window / 2 {
+                continue;
+            }
+            lane.refilling = true;
+            let (from, max) = (lane.horizon, window - lane.ready.len());
+            self.ask_index(Ask::Ready { queue, priority, from, max, now: self.group.now });
+        }
+        let from = self.tables.event_horizon;
+        if !self.events_asked && self.shared.clock.now().after(EVENT_AHEAD) >= from {
+            self.events_asked = true;
+            let until = self.shared.clock.now().after(EVENT_STRETCH);
+            // From here on, what is new belongs into the timers too; what is older comes with the answer.
+            self.ask_index(Ask::Events { from, until });
+        }
+    }
+
+    /// Everything that is not for a caller: marks, syncs that are due, checkpoints, closing.
+    fn keep_house(&mut self, closing: Option<Timestamp>) {
+        let now = self.clock.boottime();
+        if self.poison.is_none() {
+            if self.sync_due().is_some_and(|due| now >= due)
+                && let Err(error) = self.sync()
+            {
+                self.poison(error);
+            }
+            if self.unmarked && closing.is_none() && now.saturating_sub(self.last_write) >= MARK_AFTER {
+                self.write_alone(&Record::Mark);
+                self.unmarked = false;
+            }
+        }
+        let plan = &self.checkpoint;
+        let news = self.log.durable_lsn() > plan.lsn;
+        let due = now.saturating_sub(plan.at) >= CHECKPOINT_EVERY
+            || self.log.log_len().saturating_sub(plan.log_len) >= CHECKPOINT_LEN;
+        if news && due && !plan.asked && closing.is_none() {
+            self.checkpoint.asked = true;
+            self.ask_index(Ask::Checkpoint { durable: self.log.durable_lsn(), clean: false });
+        }
+        if let Some(until) = closing {
+            self.close(until);
+        }
+    }
+
+    fn checkpointed(&mut self, lsn: Lsn, result: Result<()>) {
+        self.checkpoint.asked = false;
+        self.checkpoint.at = self.clock.boottime();
+        self.checkpoint.log_len = self.log.log_len();
+        match result {
+            Ok(()) => self.checkpoint.lsn = lsn,
+            Err(error) => tracing::warn!(%error, "no checkpoint was written; it is tried again"),
+        }
+        if self.closing == Closing::Settling {
+            self.closing = Closing::Done;
+        }
+    }
+
+    /// Begins a frame that no caller waits for.
+    pub(crate) fn begin_alone(&mut self, room: usize) {
+        let now = self.now();
+        self.group.reset(now);
+        self.reserve(room);
+    }
+
+    /// Writes it.
+    pub(crate) fn end_alone(&mut self) {
+        self.group.strict = true;
+        self.commit();
+    }
+
+    /// Writes a frame of one record that no caller waits for.
+    fn write_alone(&mut self, record: &Record) {
+        self.begin_alone(record::FIXED_BOUND);
+        if self.group.refusal.is_none() {
+            self.write(record, &[]);
+            self.end_alone();
+        }
+    }
+
+    /// One step towards the end: everybody is answered, the log ends with a Clean mark, the index
+    /// is brought up to it and checkpointed.
+    fn close(&mut self, until: Timestamp) {
+        for waiter in self.waiters.take_all() {
+            let _ = waiter.reply.send(Err(Error::closed()));
+        }
+        let busy = !self.leftover.is_empty()
+            || !self.parked.is_empty()
+            || !self.redrives.is_empty()
+            || !self.given_back.is_empty() && self.group.refusal.is_none()
+            || !self.shared.inbox().is_empty();
+        let held = self.group.now < until && self.tables.in_flight(1).len() == 1;
+        self.close_at = held.then_some(until);
+        if busy || held || self.closing != Closing::No {
+            return;
+        }
+        self.closing = Closing::Settling;
+        if self.poison.is_none() {
+            self.write_alone(&Record::Clean);
+        }
+        if self.poison.is_some() {
+            self.closing = Closing::Done;
+            return;
+        }
+        self.ask_index(Ask::Checkpoint { durable: self.log.durable_lsn(), clean: true });
+    }
+
+    fn sync_due(&self) -> Option<Duration> {
+        let waiting = self.log.durable_lsn() < self.log.written_lsn();
+        match self.shared.durability() {
+            _ if !waiting => None,
+            Durability::Interval(every) => Some(self.last_sync.saturating_add(every)),
+            // Settles that asked for less than the store's durability still follow soon.
+            Durability::Always => Some(self.last_write.saturating_add(MARK_AFTER)),
+            Durability::Os => None,
+        }
+    }
+
+    /// When to look again.
+    fn plan(&self) -> Turn {
+        let now = self.shared.clock.now();
+        let boot = self.clock.boottime();
+        let mut wake_in = MAX_IDLE;
+        if self.group.refusal.is_some() {
+            wake_in = RETRY_AFTER;
+        } else {
+            for at in [self.tables.next_timer(), self.waiters.next_deadline(), self.close_at].into_iter().flatten() {
+                wake_in = wake_in.min(at.since(now));
+            }
+        }
+        if !self.events_asked {
+            wake_in = wake_in.min(Timestamp(self.tables.event_horizon.0.saturating_sub(20_000)).since(now));
+        }
+        let mark = self.unmarked.then(|| self.last_write + MARK_AFTER);
+        let checkpoint = (self.log.durable_lsn() > self.checkpoint.lsn && !self.checkpoint.asked)
+            .then(|| self.checkpoint.at + CHECKPOINT_EVERY);
+        if self.poison.is_none() {
+            for at in [mark, checkpoint, self.sync_due()].into_iter().flatten() {
+                wake_in = wake_in.min(at.saturating_sub(boot));
+            }
+        }
+        if !self.leftover.is_empty() || !self.unfinished.is_empty() && self.group.refusal.is_none() {
+            wake_in = Duration::ZERO;
+        }
+        Turn { wake_in, done: self.closing == Closing::Done }
+    }
+
+    /// A number that differs each time, for jitter.
+    pub(crate) fn dice(&mut self) -> u64 {
+        // Weyl sequence with a finaliser (Steele, Lea, Flood 2014: SplitMix64).
+        self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.dice ^ (self.dice >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// The thread's body, until the store is closed.
+    pub(crate) fn run(&mut self) {
+        loop {
+            let turn = self.turn();
+            if turn.done || self.shared.has_died() {
+                return;
+            }
+            if self.tables.lag() > MAX_INDEX_LAG {
+                // The index is far behind: taking more would only fill the memory.
+                self.shared.wait_for_answer(Duration::from_millis(100));
+            } else if !turn.wake_in.is_zero() {
+                self.shared.wait_for_work(self.clock.sleep_for(turn.wake_in));
+            }
+        }
+    }
+
+    pub(crate) fn command_writes(command: &Command) -> bool {
+        !matches!(
+            command,
+            Command::Peek { .. } | Command::QueueStats(_) | Command::Queues | Command::StoreStats | Command::Sync
+        )
+    }
+}

@@ -1,0 +1,804 @@
+//! Opening a store: create or recover, choose an index, replay, and look at every hidden message.
+//!
+//! | observed | index |
+//! |---|---|
+//! | the log ends where a clean close left it, and the index is there and agrees | used as it is |
+//! | same boot (only the process died), checkpoint <= applied <= end of the log | used, the rest is replayed |
+//! | another boot, or none known, and no clean close | not opened: rebuilt from the log |
+//! | it does not open or read, is of another store, older than the checkpoint, ahead of the log, or its counts disagree | set aside, rebuilt |
+//!
+//! # Invariants
+//! 12, 13, 14. A damaged or missing file never means that there is nothing here.
+//!
+//! # Crashes
+//! Creating goes STORE, log, CHECKPOINT: a store without a CHECKPOINT and without a record is half
+//! made, and is completed. Recovery may be killed at any point; running it again gives the same.
+//!
+//! # Not here
+//! Reading the log and its verdicts: `log/recovery.rs`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::applier::{Applier, Change, Fold, Tasks};
+use crate::engine::apply::{Written, transition};
+use crate::engine::commit::Committer;
+use crate::engine::state::{Queue, Tables};
+use crate::engine::wait::Shared;
+use crate::env::store_clock::StoreClock;
+use crate::env::{EntryKind, Env, LockGuard, TryLock};
+use crate::error::{Damage, Error, ErrorKind, Result};
+use crate::index::{Index, Kv};
+use crate::lifecycle;
+use crate::log::{self, Checkpoint, CheckpointFile, Frame, RecoverOptions, Recovered, StoreFile};
+use crate::options::{OnOpen, Options};
+use crate::record::{self, Raw, Record, StateSet};
+use crate::types::{Entry, Lsn, Phase, Place, Position, QueueId, QueueName, State, StoreId, Timestamp};
+
+/// Makes the store of the index of one generation.
+pub(crate) trait IndexSite: Send + Sync {
+    /// Opens the generation's rows, creating them if they are missing.
+    fn open(&self, dir: &Path, generation: u64) -> Result<Box<dyn Kv>>;
+    /// Removes every generation but this one. Best effort.
+    fn keep_only(&self, dir: &Path, generation: u64);
+    /// Removes a generation. Best effort.
+    fn remove(&self, dir: &Path, generation: u64);
+}
+
+/// Everything of the outside that a store is opened with.
+#[derive(Clone)]
+pub(crate) struct Site {
+    pub(crate) env: Env,
+    pub(crate) index: Arc<dyn IndexSite>,
+}
+
+/// What a long recovery tells while it runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct RecoveryProgress {
+    /// Bytes of the log that are read.
+    pub done_len: u64,
+    /// Bytes of the log that have to be read.
+    pub total_len: u64,
+}
+
+/// What became of the index at open.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum IndexReport {
+    /// The store is new.
+    Created,
+    /// It was used as it was.
+    Kept,
+    /// It was used, and brought up to the end of the log.
+    Replayed,
+    /// It was built anew from the log.
+    Rebuilt {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A last frame that was never acknowledged and was cut off.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct TornTail {
+    /// The segment.
+    pub file: PathBuf,
+    /// The first byte cut.
+    pub offset: u64,
+    /// How many bytes were cut; a copy is in `quarantine/` if there was room.
+    pub len: u64,
+}
+
+/// What was found and done when a store was opened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct OpenReport {
+    /// Whether the store is new.
+    pub created: bool,
+    /// Records that were replayed into the index.
+    pub replayed_records: u64,
+    /// The last record of the log.
+    pub last_lsn: Lsn,
+    /// The last frame, if it was torn by a crash and cut off.
+    pub torn_tail: Option<TornTail>,
+    /// What became of the index.
+    pub index: IndexReport,
+    /// Messages whose deadline passed while nobody was looking and that are receivable again.
+    pub redelivered: u64,
+    /// Messages in flight that were released because of [`OnOpen::Release`].
+    pub released: u64,
+    /// Messages whose last deadline passed and that are dead or moved to a dead-letter queue.
+    pub dead_lettered: u64,
+    /// How far the wall clock stands behind the store's clock, if it does: it was set back.
+    pub clock_step_back: Option<Duration>,
+    /// One of the two checkpoint slots was damaged; the other one was used.
+    pub checkpoint_slot_damaged: bool,
+    /// Own leftovers that were removed.
+    pub removed_files: Vec<String>,
+    /// Files in the store's directories that are not the store's. They were left alone.
+    pub foreign_files: Vec<String>,
+    /// How long opening took.
+    pub duration: Duration,
+}
+
+/// An open store before its threads run.
+pub(crate) struct Opened {
+    pub(crate) committer: Committer,
+    pub(crate) applier: Applier,
+    pub(crate) lock: Box<dyn LockGuard>,
+    pub(crate) report: OpenReport,
+}
+
+pub(crate) const LOCK_FILE: &str = "LOCK";
+pub(crate) const STORE_FILE: &str = "STORE";
+pub(crate) const CHECKPOINT_FILE: &str = "CHECKPOINT";
+pub(crate) const INDEX_DIR: &str = "index";
+const LOG_DIR: &str = "log";
+/// Names that a store's directory may hold.
+const OWN_NAMES: [&str; 6] = [LOCK_FILE, STORE_FILE, CHECKPOINT_FILE, INDEX_DIR, LOG_DIR, "quarantine"];
+/// Changes that replay gathers before they go into the index.
+const REPLAY_BATCH: usize = 50_000;
+/// How far ahead of the clock events are loaded at open.
+const FIRST_STRETCH: Duration = Duration::from_secs(60);
+/// Messages with an event in the first stretch that are loaded at open at most.
+const MAX_FIRST_EVENTS: usize = 256 * 1024;
+
+/// Opens, or creates, the store in `dir`.
+pub(crate) fn open(
+    site: &Site,
+    dir: &Path,
+    options: Options,
+    progress: &mut dyn FnMut(RecoveryProgress),
+) -> Result<Opened> {
+    options.validate()?;
+    let started = site.env.clock.boottime();
+    let lock = enter(site, dir, &options)?;
+    let (store, created) = identify(site, dir, &options)?;
+    let (mut recovery, mut report) = Recovery::begin(site, dir, &options, store, created)?;
+    let index = recovery.run(&mut report, progress)?;
+    let mut opened = recovery.mount(index, options, lock, report)?;
+    opened.report.duration = site.env.clock.boottime().saturating_sub(started);
+    Ok(opened)
+}
+
+/// Checks the directory, creates it if it is missing, and takes the lock.
+fn enter(site: &Site, dir: &Path, options: &Options) -> Result<Box<dyn LockGuard>> {
+    let fs = &site.env.fs;
+    let at = |e| Error::io("cannot look at", dir, e);
+    match fs.metadata(dir).map_err(at)? {
+        None if !options.create => return Err(Error::not_found(format!("there is no store at {}", dir.display()))),
+        None => fs.create_dir(dir).map_err(|e| Error::io("cannot create the store's directory", dir, e))?,
+        Some(found) if found.kind != EntryKind::Dir => {
+            return Err(Error::invalid(format!("{} is not a directory; a store is one", dir.display())));
+        }
+        Some(_) => refuse_foreign(site, dir, options)?,
+    }
+    if fs.info(dir).map_err(at)?.is_network && !options.allow_network_fs {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "{} is on a network file system, where locks and syncs may not hold; use a local disk, or allow it by option",
+                dir.display()
+            ),
+        ));
+    }
+    let path = dir.join(LOCK_FILE);
+    match fs.try_lock(&path).map_err(|e| Error::io("cannot lock", &path, e))? {
+        TryLock::Busy { text } => Err(locked(dir, &text)),
+        TryLock::Held(lock) => {
+            let exe = std::env::current_exe().map(|exe| exe.display().to_string()).unwrap_or_default();
+            if let Err(error) = lock.describe(&format!("{} {exe}\n", std::process::id())) {
+                tracing::debug!(%error, "the lock file could not be described");
+            }
+            Ok(lock)
+        }
+    }
+}
+
+fn locked(dir: &Path, text: &str) -> Error {
+    let mut words = text.trim().splitn(2, ' ');
+    let pid: Option<u32> = words.next().and_then(|pid| pid.parse().ok());
+    let exe = words.next().unwrap_or("unknown program");
+    let owner = pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid} ({exe})"));
+    let shown = dir.display();
+    Error::locked(
+        format!("store {shown} is open in {owner}; stop it, or read the store with \"reappear dump {shown}\""),
+        pid,
+    )
+}
+
+/// A directory with other things in it is not turned into a store.
+fn refuse_foreign(site: &Site, dir: &Path, options: &Options) -> Result<()> {
+    let entries = site.env.fs.read_dir(dir).map_err(|e| Error::io("cannot list", dir, e))?;
+    if entries.iter().any(|entry| entry.name == STORE_FILE) {
+        return Ok(());
+    }
+    let own = |name: &str| OWN_NAMES.contains(&name) || name.ends_with(".tmp");
+    if let Some(rest) = entries.iter().find(|entry| entry.name == LOG_DIR || entry.name == CHECKPOINT_FILE) {
+        let damage = Damage { file: dir.join(STORE_FILE), offset: 0, first_lsn: None, last_lsn: None };
+        return Err(Error::corrupt(format!("STORE is missing, but {} is there: a damaged store", rest.name), damage));
+    }
+    if let Some(other) = entries.iter().find(|entry| !own(&entry.name)) {
+        return Err(Error::invalid(format!(
+            "{} holds no store but other files ({}); give an empty or a new directory",
+            dir.display(),
+            other.name
+        )));
+    }
+    if options.create { Ok(()) } else { Err(Error::not_found(format!("there is no store at {}", dir.display()))) }
+}
+
+/// Reads or creates STORE. Returns whether it is new.
+fn identify(site: &Site, dir: &Path, options: &Options) -> Result<(StoreFile, bool)> {
+    let fs = &site.env.fs;
+    let path = dir.join(STORE_FILE);
+    if fs.metadata(&path).map_err(|e| Error::io("cannot look at", &path, e))?.is_some() {
+        return StoreFile::read(fs, dir).map(|store| (store, false));
+    }
+    // Looked at again under the lock: somebody else may have begun meanwhile.
+    refuse_foreign(site, dir, options)?;
+    let store = StoreFile::create_new(fs, dir, StoreId((site.env.random)()), site.env.clock.wall())?;
+    Ok((store, true))
+}
+
+/// One recovery on its way.
+struct Recovery<'a> {
+    site: &'a Site,
+    dir: &'a Path,
+    options: &'a Options,
+    store: StoreFile,
+    checkpoint_file: CheckpointFile,
+    checkpoint: Checkpoint,
+    /// No checkpoint was there: the store must turn out to be without a record.
+    unmade: bool,
+    recovered: Option<Recovered>,
+    generation: u64,
+}
+
+impl<'a> Recovery<'a> {
+    fn begin(
+        site: &'a Site,
+        dir: &'a Path,
+        options: &'a Options,
+        store: StoreFile,
+        created: bool,
+    ) -> Result<(Self, OpenReport)> {
+        let fs = &site.env.fs;
+        let path = dir.join(CHECKPOINT_FILE);
+        let unmade = fs.metadata(&path).map_err(|e| Error::io("cannot look at", &path, e))?.is_none();
+        let mut slot_damaged = false;
+        let (checkpoint_file, checkpoint) = if unmade {
+            let log = dir.join(LOG_DIR);
+            let segments = match fs.metadata(&log).map_err(|e| Error::io("cannot look at", &log, e))? {
+                Some(_) => fs.read_dir(&log).map_err(|e| Error::io("cannot list", &log, e))?,
+                None => Vec::new(),
+            };
+            if segments.iter().filter(|entry| entry.name.ends_with(".seg")).count() > 1 {
+                return Err(checkpoint_missing(&path));
+            }
+            log::create(fs, dir, &store, options.segment_len, site.env.clock.wall())?;
+            let first = Checkpoint::first();
+            (CheckpointFile::create(fs, dir, store.id.seed(), &first)?, first)
+        } else {
+            let (file, checkpoint, damaged) = CheckpointFile::open(fs, dir, store.id.seed())?;
+            slot_damaged = damaged;
+            (file, checkpoint)
+        };
+        let index_dir = dir.join(INDEX_DIR);
+        match fs.create_dir(&index_dir) {
+            Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
+                tracing::warn!(error = %e, "the index's directory cannot be created; the index will be in memory");
+            }
+            _ => {}
+        }
+        let report = OpenReport {
+            created,
+            replayed_records: 0,
+            last_lsn: Lsn::ZERO,
+            torn_tail: None,
+            index: if created { IndexReport::Created } else { IndexReport::Kept },
+            redelivered: 0,
+            released: 0,
+            dead_lettered: 0,
+            clock_step_back: None,
+            checkpoint_slot_damaged: slot_damaged,
+            removed_files: Vec::new(),
+            foreign_files: Vec::new(),
+            duration: Duration::ZERO,
+        };
+        let generation = checkpoint.index_generation;
+        Ok((
+            Self { site, dir, options, store, checkpoint_file, checkpoint, unmade, recovered: None, generation },
+            report,
+        ))
+    }
+
+    /// Recovers the log and brings an index up to its end.
+    fn run(&mut self, report: &mut OpenReport, progress: &mut dyn FnMut(RecoveryProgress)) -> Result<Index> {
+        let reason = match self.candidate() {
+            Ok(index) => match self.replay(index, report, progress) {
+                Ok(index) => match self.disagreement(&index) {
+                    None => return Ok(index),
+                    Some(reason) => reason,
+                },
+                Err(Failure::Index(error)) => error.to_string(),
+                Err(Failure::Log(error)) => return Err(error),
+            },
+            Err(reason) => reason,
+        };
+        self.rebuild(reason, report, progress)
+    }
+
+    /// The index on disk, if the rules allow its use; otherwise why not.
+    fn candidate(&self) -> Result<Index, String> {
+        let boot = self.site.env.clock.boot_id();
+        let same_boot = boot.is_some() && boot == self.checkpoint.boot_id;
+        let is_new = self.checkpoint.lsn == Lsn::ZERO && !self.checkpoint.clean;
+        if !same_boot && !self.checkpoint.clean && !is_new {
+            return Err("the machine was restarted and the store had not been closed".to_owned());
+        }
+        if is_new && !same_boot {
+            // Nothing was ever checkpointed, so nothing on disk vouches for what the index has.
+            self.site.index.remove(&self.dir.join(INDEX_DIR), self.generation);
+        }
+        let kv = self.site.index.open(&self.dir.join(INDEX_DIR), self.generation).map_err(|e| e.to_string())?;
+        let index = Index::open(kv, self.store.id).map_err(|e| e.to_string())?;
+        if index.applied() < self.checkpoint.lsn {
+            return Err(format!("it has lsn {} and the checkpoint {}", index.applied(), self.checkpoint.lsn));
+        }
+        Ok(index)
+    }
+
+    /// Why the index cannot be used after all, now that the log's end is known.
+    fn disagreement(&self, index: &Index) -> Option<String> {
+        let recovered = self.recovered.as_ref()?;
+        let boot = self.site.env.clock.boot_id();
+        let same_boot = boot.is_some() && boot == self.checkpoint.boot_id;
+        let (end, checkpoint) = (recovered.last_lsn, &self.checkpoint);
+        if index.applied() > end {
+            return Some(format!("it has lsn {} and the log ends at {end}", index.applied()));
+        }
+        if checkpoint.clean && !same_boot && checkpoint.lsn != end {
+            return Some("the store was written after its last clean close, and the machine was restarted".to_owned());
+        }
+        let counted = (checkpoint.live_count, checkpoint.live_hash);
+        if checkpoint.lsn == end && checkpoint.lsn > Lsn::ZERO && index.live() != counted {
+            return Some("its messages are not those of the checkpoint".to_owned());
+        }
+        None
+    }
+
+    fn rebuild(
+        &mut self,
+        reason: String,
+        report: &mut OpenReport,
+        progress: &mut dyn FnMut(RecoveryProgress),
+    ) -> Result<Index> {
+        tracing::info!(%reason, "the index is rebuilt from the log");
+        self.generation += 1;
+        let index_dir = self.dir.join(INDEX_DIR);
+        self.site.index.remove(&index_dir, self.generation);
+        let fresh = self.site.index.open(&index_dir, self.generation).and_then(|kv| Index::open(kv, self.store.id));
+        let rebuilt = match fresh {
+            Ok(index) => self.replay(index, report, progress),
+            Err(error) => Err(Failure::Index(error)),
+        };
+        let index = match rebuilt {
+            Ok(index) => index,
+            Err(Failure::Log(error)) => return Err(error),
+            Err(Failure::Index(error)) => {
+                // Not even a new one on disk works: go on without, the log has everything.
+                tracing::error!(%error, "no index can be kept on disk; one in memory takes its place");
+                let index = Index::open(Box::new(crate::index::MemKv::new()), self.store.id)?;
+                self.replay(index, report, progress).map_err(Failure::into_error)?
+            }
+        };
+        report.index = IndexReport::Rebuilt { reason };
+        Ok(index)
+    }
+
+    /// Recovers the log, putting every record that `index` does not have into it.
+    fn replay(
+        &mut self,
+        index: Index,
+        report: &mut OpenReport,
+        progress: &mut dyn FnMut(RecoveryProgress),
+    ) -> Result<Index, Failure> {
+        self.recovered = None;
+        let from = index.applied().plus(1);
+        let mut replay = Replay::new(index, self.store.id.seed()).map_err(Failure::Index)?;
+        let mut index_error = None;
+        let options = RecoverOptions {
+            segment_len: self.options.segment_len,
+            tail: self.options.tail,
+            checkpoint: Some(self.checkpoint.clone()),
+            from,
+            now: self.site.env.clock.wall(),
+            read_only: false,
+        };
+        let segments_dir = self.dir.join(LOG_DIR);
+        let recovered = log::recover(
+            &self.site.env.fs,
+            self.dir,
+            &self.store,
+            options,
+            &mut |frame| match replay.frame(frame, &segments_dir) {
+                Err(Failure::Index(error)) => {
+                    // The scan must go on to its end all the same; the index is thrown away then.
+                    index_error.get_or_insert(error);
+                    Ok(())
+                }
+                Err(Failure::Log(error)) => Err(error),
+                Ok(()) => Ok(()),
+            },
+            &mut |done_len, total_len| progress(RecoveryProgress { done_len, total_len }),
+        )
+        .map_err(Failure::Log)?;
+        if self.unmade && recovered.last_lsn > Lsn::ZERO {
+            return Err(Failure::Log(checkpoint_missing(&self.dir.join(CHECKPOINT_FILE))));
+        }
+        report.replayed_records = replay.records;
+        report.last_lsn = recovered.last_lsn;
+        report.torn_tail = report.torn_tail.take().or_else(|| {
+            recovered.torn.as_ref().map(|t| TornTail { file: t.file.clone(), offset: t.offset, len: t.bytes })
+        });
+        report.removed_files.extend(recovered.removed_files.iter().cloned());
+        report.foreign_files.clone_from(&recovered.foreign_files);
+        if replay.records > 0 && report.index == IndexReport::Kept {
+            report.index = IndexReport::Replayed;
+        }
+        self.recovered = Some(recovered);
+        match index_error {
+            Some(error) => Err(Failure::Index(error)),
+            None => replay.finish().map_err(Failure::Index),
+        }
+    }
+
+    /// Builds the tables from the index and puts the parts together.
+    fn mount(
+        mut self,
+        mut index: Index,
+        options: Options,
+        lock: Box<dyn LockGuard>,
+        mut report: OpenReport,
+    ) -> Result<Opened> {
+        let Some(recovered) = self.recovered.take() else { return Err(Error::closed()) };
+        let in_memory = !index.is_on_disk();
+        let env = &self.site.env;
+        if matches!(report.index, IndexReport::Rebuilt { .. }) && !in_memory {
+            self.vouch_for(&mut index, recovered.last_lsn, &recovered)?;
+        }
+        self.site.index.keep_only(&self.dir.join(INDEX_DIR), self.generation);
+        let persisted = recovered.clock.max(index.clock());
+        let (clock, step) = StoreClock::new(Arc::clone(&env.clock), persisted);
+        report.clock_step_back = step.map(|step| step.behind);
+        let on_open = options.on_open;
+        let shared = Arc::new(Shared::new(self.store.id, options, clock, recovered.log.segments()));
+        let now = shared.clock.now();
+        let tables = mount_tables(&mut index, shared.options.window, now)?;
+        let tasks = Arc::new(Tasks::default());
+        let applier = Applier {
+            shared: Arc::clone(&shared),
+            tasks: Arc::clone(&tasks),
+            fold: Fold::new(index.applied(), index.clock()),
+            clock: Arc::clone(&env.clock),
+            checkpoint: self.checkpoint_file,
+            index_generation: self.generation,
+            in_memory,
+            fs: Arc::clone(&env.fs),
+            dir: self.dir.to_owned(),
+            since: None,
+            index,
+        };
+        let checkpointed = self.checkpoint.lsn;
+        let mut committer =
+            Committer::new(shared, tasks, tables, recovered.log, Arc::clone(&env.clock), checkpointed);
+        scan_hidden(&mut committer, on_open, &mut report);
+        Ok(Opened { committer, applier, lock, report })
+    }
+
+    /// Makes a rebuilt index durable and writes a checkpoint that names it.
+    fn vouch_for(&mut self, index: &mut Index, durable: Lsn, recovered: &Recovered) -> Result<()> {
+        let result = index.sync().and_then(|()| {
+            let (live_count, live_hash) = index.live();
+            self.checkpoint.lsn = index.applied();
+            self.checkpoint_file.write(Checkpoint {
+                lsn: index.applied(),
+                durable_lsn: durable,
+                boot_id: self.site.env.clock.boot_id(),
+                index_generation: self.generation,
+                live_count,
+                live_hash,
+                clock: index.clock().max(recovered.clock),
+                clean: false,
+                ..self.checkpoint.clone()
+            })
+        });
+        match result {
+            // Without room the store still opens; the next open rebuilds once more.
+            Err(error) if error.kind() == ErrorKind::Full => {
+                tracing::warn!(%error, "no checkpoint could be written for the rebuilt index");
+                Ok(())
+            }
+            other => other,
+        }
+    }
+}
+
+fn checkpoint_missing(path: &Path) -> Error {
+    let damage = Damage { file: path.to_owned(), offset: 0, first_lsn: None, last_lsn: None };
+    Error::corrupt("CHECKPOINT is missing, but the log has records", damage)
+}
+
+/// Why replay stopped.
+enum Failure {
+    Log(Error),
+    /// The index can be thrown away.
+    Index(Error),
+}
+
+impl Failure {
+    fn into_error(self) -> Error {
+        match self {
+            Self::Log(error) | Self::Index(error) => error,
+        }
+    }
+}
+
+/// Puts records into an index.
+struct Replay {
+    index: Index,
+    fold: Fold,
+    rows: BTreeMap<QueueId, Vec<u8>>,
+    records: u64,
+    seed: u32,
+}
+
+impl Replay {
+    fn new(mut index: Index, seed: u32) -> Result<Self> {
+        let rows = index.queues()?.into_iter().collect();
+        Ok(Self { fold: Fold::new(index.applied(), index.clock()), index, rows, records: 0, seed })
+    }
+
+    fn frame(&mut self, frame: &Frame<'_>, segments: &Path) -> Result<(), Failure> {
+        let mut lsn = frame.first_lsn;
+        for item in record::split_payload(frame.payload) {
+            let bad = |what: &dyn std::fmt::Display| {
+                let file = segments.join(format!("segment {}", frame.segment));
+                let damage = Damage { file, offset: frame.offset.into(), first_lsn: Some(lsn), last_lsn: None };
+                Failure::Log(Error::corrupt(what, damage))
+            };
+            let (offset, raw) = item.map_err(|e| bad(&e))?;
+            let record = raw.decode().map_err(|e| match e {
+                record::Bad::UnknownKind(kind) => Failure::Log(Error::new(
+                    ErrorKind::Unsupported,
+                    format!("the log has records of kind {kind}, which this version does not know; use a newer one"),
+                )),
+                other => bad(&other),
+            })?;
+            if let Some(record) = record.filter(|_| lsn > self.index.applied()) {
+                let field = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
+                let at = Position {
+                    segment: frame.segment,
+                    offset: frame.payload_offset.saturating_add(field(offset)),
+                    len: field(raw.len),
+                };
+                self.record(&record, Written { lsn, at, clock: frame.clock }).map_err(Failure::Index)?;
+            }
+            lsn = lsn.plus(1);
+        }
+        self.fold.reach(lsn.previous(), frame.clock);
+        if self.fold.len() >= REPLAY_BATCH {
+            self.fold.flush(&mut self.index).map_err(Failure::Index)?;
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, record: &Record, written: Written) -> Result<()> {
+        self.records += 1;
+        match record {
+            Record::QueueCreated { name, options } => {
+                let id = QueueId(written.lsn.0);
+                self.set_row(id, Some(encode_row(id, name, options, false, written.at, self.seed)));
+            }
+            Record::QueueConfigured { queue, name, options, paused } => {
+                self.set_row(*queue, Some(encode_row(*queue, name, options, *paused, written.at, self.seed)));
+            }
+            Record::QueuePaused { queue, paused } => {
+                if let Some(row) = self.rows.get(queue).and_then(|row| decode_row(*queue, row)) {
+                    let row = encode_row(*queue, row.name.as_str(), &row.options, *paused, row.defined, self.seed);
+                    self.set_row(*queue, Some(row));
+                }
+            }
+            Record::QueueDeleted { queue } => {
+                let states = StateSet::of(&State::ALL);
+                self.add(Change::Purge { queue: *queue, states, at: written.clock });
+                self.set_row(*queue, None);
+            }
+            Record::Purged { queue, states } => {
+                self.add(Change::Purge { queue: *queue, states: *states, at: written.clock });
+            }
+            Record::Mark | Record::Clean => {}
+            about_message => {
+                let before = self.before(about_message, written.lsn)?;
+                let after = transition(before, about_message, written);
+                self.add(Change::Message { before: before.as_ref().map(Entry::place), after });
+            }
+        }
+        Ok(())
+    }
+
+    /// The message as it stands before the record.
+    fn before(&mut self, record: &Record, lsn: Lsn) -> Result<Option<Entry>> {
+        let Some(place) = record.place(lsn) else { return Ok(None) };
+        if let Some(known) = self.fold.get(&place) {
+            return Ok(known);
+        }
+        if matches!(record, Record::Sent(_)) || place.id.0 > self.index.applied().0 {
+            return Ok(None);
+        }
+        let indexed = self.index.get(place.queue, place.id)?;
+        Ok(indexed.filter(|entry| !self.fold.purges(entry)))
+    }
+
+    fn set_row(&mut self, id: QueueId, row: Option<Vec<u8>>) {
+        match &row {
+            Some(row) => self.rows.insert(id, row.clone()),
+            None => self.rows.remove(&id),
+        };
+        self.add(Change::Queue { id, row });
+    }
+
+    fn add(&mut self, change: Change) {
+        self.fold.add(change, self.index.applied());
+    }
+
+    fn finish(mut self) -> Result<Index> {
+        self.fold.flush(&mut self.index)?;
+        Ok(self.index)
+    }
+}
+
+/// Rebuilds an index from the log of an open store, up to an LSN that is durable.
+pub(crate) fn rebuild_upto(shared: &Shared, index: Index, upto: Lsn) -> Result<Index> {
+    let mut replay = Replay::new(index, shared.seed)?;
+    let nowhere = PathBuf::new();
+    shared.segments.scan(upto, &mut |frame| replay.frame(frame, &nowhere).map_err(Failure::into_error))?;
+    replay.finish()
+}
+
+/// A queue's row in the index.
+struct Row {
+    name: QueueName,
+    options: crate::QueueOptions,
+    paused: bool,
+    defined: Position,
+}
+
+pub(crate) fn queue_row(id: QueueId, queue: &Queue, seed: u32) -> Vec<u8> {
+    encode_row(id, queue.name.as_str(), &queue.options, queue.paused, queue.defined, seed)
+}
+
+fn encode_row(
+    id: QueueId,
+    name: &str,
+    options: &crate::QueueOptions,
+    paused: bool,
+    defined: Position,
+    seed: u32,
+) -> Vec<u8> {
+    let mut row = Vec::with_capacity(96);
+    for field in [defined.segment, defined.offset, defined.len] {
+        row.extend_from_slice(&field.to_le_bytes());
+    }
+    let record = Record::QueueConfigured { queue: id, name: name.to_owned(), options: options.clone(), paused };
+    record::encode(&record, &[], Lsn::ZERO, seed, &mut row);
+    row
+}
+
+fn decode_row(id: QueueId, row: &[u8]) -> Option<Row> {
+    let mut reader = crate::codec::Reader::new(row);
+    let defined = Position {
+        segment: reader.u32().ok()?,
+        offset: reader.u32().ok()?,
+        len: reader.u32().ok()?,
+    };
+    let rest = reader.bytes(reader.remaining()).ok()?;
+    match Raw::split(rest).ok()?.decode().ok()?? {
+        Record::QueueConfigured { queue, name, options, paused } if queue == id => {
+            Some(Row { name: QueueName::new(&name).ok()?, options, paused, defined })
+        }
+        _ => None,
+    }
+}
+
+/// The tables as they were when the last record was written, so that everything that time alone
+/// changed since is handled by the timers like any other event.
+fn mount_tables(index: &mut Index, window: usize, now: Timestamp) -> Result<Tables> {
+    let then = index.clock();
+    let (events, reached) = index.events(Timestamp::ZERO, now.after(FIRST_STRETCH), MAX_FIRST_EVENTS)?;
+    let mut tables = Tables::new(window, index.applied(), reached);
+    for (id, row) in index.queues()? {
+        let row = decode_row(id, &row).ok_or_else(|| Error::new(ErrorKind::Corrupt, "a queue's row does not decode"))?;
+        tables.add_queue(id, row.name, row.options, row.paused, row.defined);
+    }
+    for (id, counts) in index.counts(then)? {
+        if let Some(queue) = tables.queues.get_mut(&id) {
+            queue.counts.set(State::Ready, counts.ready);
+            queue.counts.set(State::Delayed, counts.delayed);
+            queue.counts.set(State::InFlight, counts.in_flight);
+            queue.counts.set(State::Dead, counts.dead);
+        }
+    }
+    for (queue, priority) in index.lanes() {
+        tables.add_cold_lane(queue, priority);
+    }
+    for entry in events {
+        tables.admit_at_open(entry, then);
+    }
+    let mut held = Vec::new();
+    index.held(&mut |entry| held.push(entry))?;
+    for entry in held {
+        tables.admit_at_open(entry, then);
+    }
+    Ok(tables)
+}
+
+impl Tables {
+    /// Takes in an entry that may need attention; one that just waits stays cold.
+    fn admit_at_open(&mut self, entry: Entry, then: Timestamp) {
+        let Some(queue) = self.queues.get(&entry.queue) else { return };
+        let state = entry.state(then);
+        let exhausted = lifecycle::attempts_used_up(&entry, &queue.options);
+        match (entry.phase, state) {
+            (Phase::Held, State::Ready) if exhausted => self.admit_overdue(entry),
+            (_, State::Ready) if entry.expires_at == Timestamp::MAX => {}
+            _ => self.admit(entry, state),
+        }
+    }
+}
+
+/// Looks at every hidden message: what is past its deadline comes back or dies, and with
+/// [`OnOpen::Release`] everything comes back.
+fn scan_hidden(committer: &mut Committer, on_open: OnOpen, report: &mut OpenReport) {
+    let now = committer.shared.clock.now();
+    let passed = committer.tables.in_flight(usize::MAX).iter().filter(|entry| entry.visible_at <= now).count() as u64;
+    loop {
+        committer.turn();
+        if committer.tables.due(committer.group.now).is_none() || committer.group.refusal.is_some() {
+            break;
+        }
+    }
+    report.dead_lettered =
+        committer.tables.queues.values().map(|queue| queue.meter.died).sum();
+    report.redelivered = passed.saturating_sub(report.dead_lettered);
+    if on_open == OnOpen::Release {
+        report.released = committer.release_all();
+    }
+}
+
+impl Record {
+    /// Where the message stands that the record is about.
+    fn place(&self, lsn: Lsn) -> Option<Place> {
+        let priority = match self {
+            Self::Sent(sent) => sent.priority,
+            Self::Relocated(relocated) => relocated.key.priority,
+            Self::Received { key, .. }
+            | Self::Extended { key, .. }
+            | Self::Nacked { key, .. }
+            | Self::Released { key, .. }
+            | Self::Acked { key, .. }
+            | Self::Dead { key, .. }
+            | Self::Redriven { key, .. }
+            | Self::Moved { key, .. }
+            | Self::Expired { key } => key.priority,
+            _ => return None,
+        };
+        let (queue, id) = self.subject(lsn);
+        Some(Place { queue: queue?, priority, id: id? })
+    }
+}
