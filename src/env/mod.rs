@@ -1,7 +1,8 @@
 //! The machine as the store sees it: files, directories, locks and clocks behind three traits.
 //!
 //! [`os`] is the real one, [`sim`] a disk in memory that can lose what was not synced and a clock
-//! that moves when told. Nothing outside `env/os.rs` touches the file system or reads the time.
+//! that moves when told; [`store_clock`] counts a store's time. Nothing outside `env/os.rs` touches
+//! the file system or reads the time.
 //!
 //! # Durability
 //! Nothing is durable before a sync. [`File::sync_data`] makes the file's bytes and length durable;
@@ -19,6 +20,7 @@ use std::time::Duration;
 pub(crate) mod os;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod sim;
+pub(crate) mod store_clock;
 
 use crate::types::Timestamp;
 
@@ -148,7 +150,7 @@ pub(crate) trait Fs: Send + Sync {
     fn is_real(&self) -> bool;
 }
 
-/// Time. Both readings are raw; `engine/clock.rs` makes the store's clock of them.
+/// Time. Both readings are raw; [`store_clock`] makes the store's clock of them.
 pub(crate) trait Clock: Send + Sync {
     /// The wall clock. May step in either direction at any time.
     fn wall(&self) -> Timestamp;
