@@ -20,6 +20,8 @@ mod error;
 mod message;
 mod options;
 pub(crate) mod record;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod types;
 
 pub use error::{Damage, Error, ErrorKind};

@@ -1,1 +1,3 @@
+//! The command-line tool, over the public interface only.
+
 fn main() {}

@@ -1,0 +1,3 @@
+//! Integration tests, all in one binary: linking one is what two cores can afford.
+
+mod tidy;
