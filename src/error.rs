@@ -210,3 +210,9 @@ impl fmt::Debug for Error {
         write!(f, "Error({}: {})", self.0.kind, self.0.message)
     }
 }
+
+impl From<std::convert::Infallible> for Error {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
+}

@@ -28,11 +28,18 @@ use crate::types::{Entry, Phase, Receipt, Timestamp};
 pub(crate) enum Settle {
     Ack,
     Extend(Duration),
-    Nack { delay: Option<Duration>, error: Option<String> },
+    Nack {
+        delay: Option<Duration>,
+        error: Option<String>,
+    },
     Release,
-    Reject { error: String },
+    Reject {
+        error: String,
+    },
     /// The body could not be read back: not a caller's verb, but settled like one.
-    SetAside { error: String },
+    SetAside {
+        error: String,
+    },
 }
 
 impl Settle {
@@ -44,7 +51,9 @@ impl Settle {
             _ => None,
         };
         if let Some(len) = text.map(str::len).filter(|len| *len > MAX_ERROR_LEN) {
-            return Err(Error::invalid(format!("the error text has {len} bytes; at most {MAX_ERROR_LEN} are kept with a message")));
+            return Err(Error::invalid(format!(
+                "the error text has {len} bytes; at most {MAX_ERROR_LEN} are kept with a message"
+            )));
         }
         if let Self::Nack { delay: Some(delay), .. } = self
             && *delay > MAX_DELAY
@@ -82,7 +91,8 @@ pub(crate) fn check_receipt(entry: Option<&Entry>, receipt: &Receipt, strict: bo
     let Some(entry) = entry else {
         return Err(Error::not_found(format!("message {} is gone: it was settled, expired or purged", receipt.id)));
     };
-    let stale = |why: &str| Err(Error::stale(format!("receipt of message {} is stale: {why}", receipt.id), entry.epoch));
+    let stale =
+        |why: &str| Err(Error::stale(format!("receipt of message {} is stale: {why}", receipt.id), entry.epoch));
     if entry.epoch != receipt.epoch {
         return stale(&format!("it was handed out again (epoch {}, the receipt has {})", entry.epoch, receipt.epoch));
     }
@@ -96,7 +106,13 @@ pub(crate) fn check_receipt(entry: Option<&Entry>, receipt: &Receipt, strict: bo
 }
 
 /// What `settle` does to `entry`, whose receipt was checked. `dice` varies the back-off.
-pub(crate) fn settle(entry: &Entry, options: &QueueOptions, settle: Settle, now: Timestamp, dice: u64) -> Result<Outcome> {
+pub(crate) fn settle(
+    entry: &Entry,
+    options: &QueueOptions,
+    settle: Settle,
+    now: Timestamp,
+    dice: u64,
+) -> Result<Outcome> {
     let key = key(entry);
     let epoch = entry.epoch;
     Ok(match settle {

@@ -139,8 +139,10 @@ impl NewMessage {
                 return Err(Error::invalid(format!("{what} is longer than {} days", MAX_DELAY.as_secs() / 86_400)));
             }
         }
-        if self.ttl.is_some_and(|ttl| ttl.is_zero()) {
-            return Err(Error::invalid("ttl is zero: the message would expire before it could be received"));
+        if self.ttl.is_some_and(|ttl| ttl.is_zero() || ttl <= self.delay) {
+            return Err(Error::invalid(
+                "ttl is not longer than delay: the message would expire before it could be received",
+            ));
         }
         Ok(())
     }
@@ -172,6 +174,43 @@ fn validate_attributes(attributes: &Attributes) -> Result<()> {
 impl<T: Into<Vec<u8>>> From<T> for NewMessage {
     fn from(body: T) -> Self {
         Self::new(body)
+    }
+}
+
+/// What to say when giving a message back: how long to hide it, and why it failed.
+///
+/// ```
+/// use reappear::Nack;
+/// use std::time::Duration;
+///
+/// let later = Nack::new().delay(Duration::from_secs(30)).error("upstream answered 503");
+/// # let _ = later;
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Nack {
+    pub(crate) delay: Option<Duration>,
+    pub(crate) error: Option<String>,
+}
+
+impl Nack {
+    /// Hidden for the queue's back-off, without an error text.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Hidden for this long instead of the queue's back-off.
+    #[must_use]
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.delay = Some(delay);
+        self
+    }
+
+    /// Why it failed, 4 KiB at most; kept with the message.
+    #[must_use]
+    pub fn error(mut self, error: impl Into<String>) -> Self {
+        self.error = Some(error.into());
+        self
     }
 }
 
@@ -233,10 +272,12 @@ pub struct MessageView {
     pub id: MessageId,
     /// Its state at the time of the call.
     pub state: crate::State,
-    /// Its body.
+    /// Its body; empty when it is unreadable.
     pub body: Vec<u8>,
-    /// Its attributes.
+    /// Its attributes; empty when it is unreadable.
     pub attributes: Attributes,
+    /// Why body and attributes cannot be read back from the disk, if they cannot.
+    pub unreadable: Option<String>,
     /// Its priority.
     pub priority: i16,
     /// When it was sent.

@@ -105,8 +105,11 @@ impl Fold {
             }
             Change::Purge { queue, states, at } => {
                 let hit = move |entry: &Entry| states.contains(entry.state(at));
-                let lanes = Place { queue, priority: i16::MIN, id: MessageId::MIN }
-                    ..=Place { queue, priority: i16::MAX, id: MessageId::MAX };
+                let lanes = Place { queue, priority: i16::MIN, id: MessageId::MIN }..=Place {
+                    queue,
+                    priority: i16::MAX,
+                    id: MessageId::MAX,
+                };
                 for (_, entry) in self.batch.changes.range_mut(lanes) {
                     *entry = entry.filter(|entry| !hit(entry));
                 }
@@ -277,9 +280,8 @@ impl Applier {
     fn fall_back(&mut self, error: &crate::Error) {
         tracing::error!(%error, "the index on disk failed; one in memory takes its place until the store is opened again");
         let upto = self.fold_target();
-        let rebuilt = Index::open(Box::new(MemKv::new()), self.shared.store).and_then(|index| {
-            crate::engine::open::rebuild_upto(&self.fs, &self.dir, &self.shared, index, upto)
-        });
+        let rebuilt = Index::open(Box::new(MemKv::new()), self.shared.store)
+            .and_then(|index| crate::engine::open::rebuild_upto(&self.fs, &self.dir, index, upto, self.shared.seed));
         match rebuilt {
             Ok(index) => {
                 self.index = index;
@@ -323,7 +325,8 @@ impl Applier {
                 self.shared.answer(Answer::Events { as_of, entries, reached: reached.unwrap_or(until) });
             }
             Ask::Get { token, wanted } => {
-                let entries = wanted.iter().filter_map(|(queue, id)| self.read(|index| index.get(*queue, *id))).collect();
+                let entries =
+                    wanted.iter().filter_map(|(queue, id)| self.read(|index| index.get(*queue, *id))).collect();
                 self.shared.answer(Answer::Got { token, as_of, entries });
             }
             Ask::Dead { token, queue, from, max } => {

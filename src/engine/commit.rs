@@ -329,14 +329,7 @@ impl Committer {
         }
     }
 
-    fn refilled(
-        &mut self,
-        queue: QueueId,
-        priority: i16,
-        as_of: Lsn,
-        entries: Vec<Entry>,
-        next: Option<MessageId>,
-    ) {
+    fn refilled(&mut self, queue: QueueId, priority: i16, as_of: Lsn, entries: Vec<Entry>, next: Option<MessageId>) {
         let Some(table) = self.tables.queues.get_mut(&queue) else { return };
         if as_of < table.barrier {
             if let Some(lane) = table.lanes.get_mut(&std::cmp::Reverse(priority)) {
@@ -480,7 +473,7 @@ impl Committer {
 
     fn note_queue(&mut self, id: QueueId) {
         if let Some(queue) = self.tables.queues.get(&id) {
-            let row = crate::engine::open::queue_row(id, queue);
+            let row = crate::engine::open::queue_row(id, queue, self.shared.seed);
             self.group.changes.push(Change::Queue { id, row: Some(row) });
         }
     }
@@ -492,7 +485,11 @@ impl Committer {
         }
         self.meter.frames += 1;
         self.meter.records += u64::from(self.group.records);
-        let written = self.log.append(&mut self.group.frame, self.group.records, self.group.now);
+        let (frame, records, now) = (&mut self.group.frame, self.group.records, self.group.now);
+        let written = match self.closing {
+            Closing::Settling => self.log.append_clean(frame, records, now),
+            Closing::No | Closing::Done => self.log.append(frame, records, now),
+        };
         self.last_write = self.clock.boottime();
         self.unmarked = true;
         self.unsynced.append(&mut self.group.changes);

@@ -53,7 +53,8 @@ impl Committer {
                 && let Some(queue) = self.tables.queues.get(&receipt.queue)
             {
                 // It may die of it, and then takes its last error along.
-                bound += queue.name.as_str().len() + queue.entry(receipt.id).map_or(0, |entry| entry.detail.len as usize);
+                bound +=
+                    queue.name.as_str().len() + queue.entry(receipt.id).map_or(0, |entry| entry.detail.len as usize);
             }
             bound
         };
@@ -82,7 +83,9 @@ impl Committer {
     pub(crate) fn decide(&mut self, request: Request) {
         let bound = self.bound(&request.command);
         let refusal = if bound > MAX_PAYLOAD_LEN {
-            Some(Error::invalid(format!("the call would write {bound} bytes at once; at most {MAX_PAYLOAD_LEN} are allowed")))
+            Some(Error::invalid(format!(
+                "the call would write {bound} bytes at once; at most {MAX_PAYLOAD_LEN} are allowed"
+            )))
         } else if Self::command_writes(&request.command) {
             self.group.refusal.clone()
         } else {
@@ -261,7 +264,12 @@ impl Committer {
 
     // ---- receiving ------------------------------------------------------------------------------
 
-    fn check_receive(&mut self, name: &QueueName, max: usize, visibility: Option<Duration>) -> Result<(QueueId, Duration)> {
+    fn check_receive(
+        &mut self,
+        name: &QueueName,
+        max: usize,
+        visibility: Option<Duration>,
+    ) -> Result<(QueueId, Duration)> {
         if !(1..=MAX_RECEIVE_COUNT).contains(&max) {
             return Err(Error::invalid(format!("max is {max}; give 1 to {MAX_RECEIVE_COUNT}")));
         }
@@ -382,7 +390,10 @@ impl Committer {
     fn check(&mut self, only: Option<&QueueName>, receipt: &Receipt, settle: &Settle) -> Result<Entry> {
         settle.validate()?;
         if receipt.store != self.shared.store {
-            return Err(Error::invalid(format!("the receipt is of store {}, this is {}", receipt.store, self.shared.store)));
+            return Err(Error::invalid(format!(
+                "the receipt is of store {}, this is {}",
+                receipt.store, self.shared.store
+            )));
         }
         if let Some(name) = only
             && self.tables.queue_named(name) != Some(receipt.queue)
@@ -575,9 +586,12 @@ impl Committer {
                 passed.push(next);
                 return Err(Error::invalid(format!("dead-letter queues form a loop: {}", passed.join(" -> "))));
             }
-            let Some(queue) = self.tables.queue_named(&QueueName::new(&next)?).and_then(|id| self.tables.queues.get(&id))
+            let Some(queue) =
+                self.tables.queue_named(&QueueName::new(&next)?).and_then(|id| self.tables.queues.get(&id))
             else {
-                return Err(Error::not_found(format!("the dead-letter queue {next:?} does not exist; create it first")));
+                return Err(Error::not_found(format!(
+                    "the dead-letter queue {next:?} does not exist; create it first"
+                )));
             };
             target = queue.options.dead_letter.clone();
             passed.push(next);
@@ -608,7 +622,10 @@ impl Committer {
         let id = self.queue_id(name)?;
         let count = self.tables.queues.get(&id).map_or(0, |queue| queue.counts.total());
         if count > 0 && !force {
-            return Err(Error::invalid(format!("queue {:?} holds {count} messages; delete it with force", name.as_str())));
+            return Err(Error::invalid(format!(
+                "queue {:?} holds {count} messages; delete it with force",
+                name.as_str()
+            )));
         }
         let user = self.tables.queues.values().find(|q| q.options.dead_letter.as_deref() == Some(name.as_str()));
         if let Some(user) = user.filter(|_| !force) {
@@ -645,8 +662,7 @@ impl Committer {
         let now = self.group.now;
         let meter = &queue.meter;
         let settle_times = meter.settle_times();
-        let advice =
-            settle_times.and_then(|times| advise(queue.options.visibility(), times, meter.late_settles));
+        let advice = settle_times.and_then(|times| advise(queue.options.visibility(), times, meter.late_settles));
         Some(crate::QueueStats {
             name: queue.name.clone(),
             paused: queue.paused,

@@ -28,11 +28,11 @@ use crate::engine::commit::Committer;
 use crate::engine::state::{Queue, Tables};
 use crate::engine::wait::Shared;
 use crate::env::store_clock::StoreClock;
-use crate::env::{EntryKind, Env, LockGuard, TryLock};
+use crate::env::{EntryKind, Env, Fs, LockGuard, TryLock};
 use crate::error::{Damage, Error, ErrorKind, Result};
 use crate::index::{Index, Kv};
 use crate::lifecycle;
-use crate::log::{self, Checkpoint, CheckpointFile, Frame, RecoverOptions, Recovered, StoreFile};
+use crate::log::{self, Checkpoint, CheckpointFile, Found, Frame, LogReader, RecoverOptions, Recovered, StoreFile};
 use crate::options::{OnOpen, Options};
 use crate::record::{self, Raw, Record, StateSet};
 use crate::types::{Entry, Lsn, Phase, Place, Position, QueueId, QueueName, State, StoreId, Timestamp};
@@ -160,7 +160,7 @@ pub(crate) fn open(
     let (store, created) = identify(site, dir, &options)?;
     let (mut recovery, mut report) = Recovery::begin(site, dir, &options, store, created)?;
     let index = recovery.run(&mut report, progress)?;
-    let mut opened = recovery.mount(index, options, lock, report)?;
+    let mut opened = recovery.mount(index, lock, report)?;
     opened.report.duration = site.env.clock.boottime().saturating_sub(started);
     Ok(opened)
 }
@@ -257,6 +257,8 @@ struct Recovery<'a> {
     unmade: bool,
     recovered: Option<Recovered>,
     generation: u64,
+    /// No index can be kept on disk.
+    in_memory: bool,
 }
 
 impl<'a> Recovery<'a> {
@@ -281,7 +283,7 @@ impl<'a> Recovery<'a> {
                 return Err(checkpoint_missing(&path));
             }
             log::create(fs, dir, &store, options.segment_len, site.env.clock.wall())?;
-            let first = Checkpoint::first();
+            let first = first_checkpoint(site.env.clock.wall());
             (CheckpointFile::create(fs, dir, store.id.seed(), &first)?, first)
         } else {
             let (file, checkpoint, damaged) = CheckpointFile::open(fs, dir, store.id.seed())?;
@@ -312,7 +314,18 @@ impl<'a> Recovery<'a> {
         };
         let generation = checkpoint.index_generation;
         Ok((
-            Self { site, dir, options, store, checkpoint_file, checkpoint, unmade, recovered: None, generation },
+            Self {
+                site,
+                dir,
+                options,
+                store,
+                checkpoint_file,
+                checkpoint,
+                unmade,
+                recovered: None,
+                generation,
+                in_memory: false,
+            },
             report,
         ))
     }
@@ -393,6 +406,7 @@ impl<'a> Recovery<'a> {
             Err(Failure::Index(error)) => {
                 // Not even a new one on disk works: go on without, the log has everything.
                 tracing::error!(%error, "no index can be kept on disk; one in memory takes its place");
+                self.in_memory = true;
                 let index = Index::open(Box::new(crate::index::MemKv::new()), self.store.id)?;
                 self.replay(index, report, progress).map_err(Failure::into_error)?
             }
@@ -415,7 +429,7 @@ impl<'a> Recovery<'a> {
         let options = RecoverOptions {
             segment_len: self.options.segment_len,
             tail: self.options.tail,
-            checkpoint: Some(self.checkpoint.clone()),
+            checkpoint: (!self.unmade).then_some(self.checkpoint),
             from,
             now: self.site.env.clock.wall(),
             read_only: false,
@@ -462,12 +476,11 @@ impl<'a> Recovery<'a> {
     fn mount(
         mut self,
         mut index: Index,
-        options: Options,
         lock: Box<dyn LockGuard>,
         mut report: OpenReport,
     ) -> Result<Opened> {
         let Some(recovered) = self.recovered.take() else { return Err(Error::closed()) };
-        let in_memory = !index.is_on_disk();
+        let in_memory = self.in_memory;
         let env = &self.site.env;
         if matches!(report.index, IndexReport::Rebuilt { .. }) && !in_memory {
             self.vouch_for(&mut index, recovered.last_lsn, &recovered)?;
@@ -475,7 +488,8 @@ impl<'a> Recovery<'a> {
         self.site.index.keep_only(&self.dir.join(INDEX_DIR), self.generation);
         let persisted = recovered.clock.max(index.clock());
         let (clock, step) = StoreClock::new(Arc::clone(&env.clock), persisted);
-        report.clock_step_back = step.map(|step| step.behind);
+        report.clock_step_back = step.map(|step| step.behind());
+        let options = self.options.clone();
         let on_open = options.on_open;
         let shared = Arc::new(Shared::new(self.store.id, options, clock, recovered.log.segments()));
         let now = shared.clock.now();
@@ -495,8 +509,7 @@ impl<'a> Recovery<'a> {
             index,
         };
         let checkpointed = self.checkpoint.lsn;
-        let mut committer =
-            Committer::new(shared, tasks, tables, recovered.log, Arc::clone(&env.clock), checkpointed);
+        let mut committer = Committer::new(shared, tasks, tables, recovered.log, Arc::clone(&env.clock), checkpointed);
         scan_hidden(&mut committer, on_open, &mut report);
         Ok(Opened { committer, applier, lock, report })
     }
@@ -515,7 +528,7 @@ impl<'a> Recovery<'a> {
                 live_hash,
                 clock: index.clock().max(recovered.clock),
                 clean: false,
-                ..self.checkpoint.clone()
+                ..self.checkpoint
             })
         });
         match result {
@@ -526,6 +539,22 @@ impl<'a> Recovery<'a> {
             }
             other => other,
         }
+    }
+}
+
+/// Of a store without a record.
+fn first_checkpoint(now: Timestamp) -> Checkpoint {
+    Checkpoint {
+        generation: 0,
+        lsn: Lsn::ZERO,
+        durable_lsn: Lsn::ZERO,
+        first_segment: 1,
+        boot_id: None,
+        index_generation: 1,
+        live_count: 0,
+        live_hash: 0,
+        clock: now,
+        clean: false,
     }
 }
 
@@ -664,10 +693,19 @@ impl Replay {
 }
 
 /// Rebuilds an index from the log of an open store, up to an LSN that is durable.
-pub(crate) fn rebuild_upto(shared: &Shared, index: Index, upto: Lsn) -> Result<Index> {
-    let mut replay = Replay::new(index, shared.seed)?;
-    let nowhere = PathBuf::new();
-    shared.segments.scan(upto, &mut |frame| replay.frame(frame, &nowhere).map_err(Failure::into_error))?;
+pub(crate) fn rebuild_upto(fs: &Arc<dyn Fs>, dir: &Path, index: Index, upto: Lsn, seed: u32) -> Result<Index> {
+    let mut replay = Replay::new(index, seed)?;
+    let mut reader = LogReader::open(fs, dir)?;
+    while let Some(found) = reader.next() {
+        match found? {
+            Found::Frame(frame) if frame.first_lsn > upto => break,
+            Found::Frame(frame) => {
+                replay.frame(&frame.borrow(), &dir.join(LOG_DIR)).map_err(Failure::into_error)?;
+            }
+            Found::Damage { what, at, .. } => return Err(Error::corrupt(what, at)),
+            Found::Tail { .. } => {}
+        }
+    }
     replay.finish()
 }
 
@@ -702,11 +740,7 @@ fn encode_row(
 
 fn decode_row(id: QueueId, row: &[u8]) -> Option<Row> {
     let mut reader = crate::codec::Reader::new(row);
-    let defined = Position {
-        segment: reader.u32().ok()?,
-        offset: reader.u32().ok()?,
-        len: reader.u32().ok()?,
-    };
+    let defined = Position { segment: reader.u32().ok()?, offset: reader.u32().ok()?, len: reader.u32().ok()? };
     let rest = reader.bytes(reader.remaining()).ok()?;
     match Raw::split(rest).ok()?.decode().ok()?? {
         Record::QueueConfigured { queue, name, options, paused } if queue == id => {
@@ -723,7 +757,8 @@ fn mount_tables(index: &mut Index, window: usize, now: Timestamp) -> Result<Tabl
     let (events, reached) = index.events(Timestamp::ZERO, now.after(FIRST_STRETCH), MAX_FIRST_EVENTS)?;
     let mut tables = Tables::new(window, index.applied(), reached);
     for (id, row) in index.queues()? {
-        let row = decode_row(id, &row).ok_or_else(|| Error::new(ErrorKind::Corrupt, "a queue's row does not decode"))?;
+        let row =
+            decode_row(id, &row).ok_or_else(|| Error::new(ErrorKind::Corrupt, "a queue's row does not decode"))?;
         tables.add_queue(id, row.name, row.options, row.paused, row.defined);
     }
     for (id, counts) in index.counts(then)? {
@@ -773,8 +808,7 @@ fn scan_hidden(committer: &mut Committer, on_open: OnOpen, report: &mut OpenRepo
             break;
         }
     }
-    report.dead_lettered =
-        committer.tables.queues.values().map(|queue| queue.meter.died).sum();
+    report.dead_lettered = committer.tables.queues.values().map(|queue| queue.meter.died).sum();
     report.redelivered = passed.saturating_sub(report.dead_lettered);
     if on_open == OnOpen::Release {
         report.released = committer.release_all();

@@ -247,7 +247,14 @@ impl Tables {
         self.names.get(name).copied()
     }
 
-    pub(crate) fn add_queue(&mut self, id: QueueId, name: QueueName, options: QueueOptions, paused: bool, at: Position) {
+    pub(crate) fn add_queue(
+        &mut self,
+        id: QueueId,
+        name: QueueName,
+        options: QueueOptions,
+        paused: bool,
+        at: Position,
+    ) {
         self.names.insert(name.clone(), id);
         self.queues.insert(
             id,
@@ -335,7 +342,8 @@ impl Tables {
     fn attach(&mut self, entry: Entry, counted: State) {
         let window = self.lane_window();
         let Some(queue) = self.queues.get_mut(&entry.queue) else { return };
-        if queue.slots.insert(entry.id, Slot::Live { entry, counted }).is_none_or(|slot| matches!(slot, Slot::Gone(_))) {
+        if queue.slots.insert(entry.id, Slot::Live { entry, counted }).is_none_or(|slot| matches!(slot, Slot::Gone(_)))
+        {
             queue.resident += 1;
         }
         if counted == State::Ready {

@@ -207,7 +207,8 @@ pub(crate) fn advise(timeout: Duration, times: Percentiles, late_settles: u64) -
     if times.count < MIN_SETTLES {
         return None;
     }
-    let round_up = |d: Duration| Duration::from_secs(d.as_millis().div_ceil(1000).try_into().unwrap_or(u64::MAX).max(1));
+    let round_up =
+        |d: Duration| Duration::from_secs(d.as_millis().div_ceil(1000).try_into().unwrap_or(u64::MAX).max(1));
     let too_short = times.p99 >= timeout * 4 / 5 && (late_settles > 0 || times.p99 >= timeout);
     let too_long = timeout > Duration::from_secs(60) && timeout >= times.max.saturating_mul(100) && late_settles == 0;
     let suggested = round_up(times.p99.saturating_mul(3));

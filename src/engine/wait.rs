@@ -247,7 +247,10 @@ impl Shared {
             Err(TryAcquireError::NoPermits) => {
                 return Err(Error::new(
                     crate::ErrorKind::Full,
-                    format!("{} bytes of requests wait for the log already (max_pending_len)", self.options.max_pending_len),
+                    format!(
+                        "{} bytes of requests wait for the log already (max_pending_len)",
+                        self.options.max_pending_len
+                    ),
                 ));
             }
         };
@@ -380,7 +383,8 @@ impl Shared {
         if raw.len != bytes.len() || !raw.is_intact(id, self.seed) {
             return Err(bad("its checksum does not match".to_owned()));
         }
-        let record = raw.decode().map_err(|e| bad(e.to_string()))?.ok_or_else(|| bad("its kind is unknown".to_owned()))?;
+        let record =
+            raw.decode().map_err(|e| bad(e.to_string()))?.ok_or_else(|| bad("its kind is unknown".to_owned()))?;
         let body_start = bytes.len() - raw.body.len();
         bytes.drain(..body_start);
         Ok((record, bytes))

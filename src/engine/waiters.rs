@@ -108,8 +108,7 @@ impl Waiters {
 
     /// Those of a queue whose time was up before its head was known.
     pub(crate) fn take_overdue(&mut self, queue: QueueId) -> Vec<Waiter> {
-        let due: Vec<u64> =
-            self.overdue.range((queue, 0)..=(queue, u64::MAX)).map(|(_, arrival)| *arrival).collect();
+        let due: Vec<u64> = self.overdue.range((queue, 0)..=(queue, u64::MAX)).map(|(_, arrival)| *arrival).collect();
         due.into_iter().filter_map(|arrival| self.remove(queue, arrival)).collect()
     }
 

@@ -1,0 +1,53 @@
+//! The keeper: has the next segment ready before the log needs it.
+//!
+//! # Locking
+//! One flag under one lock, never held over I/O.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::log::SpareMaker;
+
+/// See the module.
+pub(crate) struct Keeper {
+    spare: Arc<SpareMaker>,
+    stopped: Mutex<bool>,
+    signal: Condvar,
+}
+
+/// A log that rotates faster than this makes its own next segment.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// After a failure (a full disk, mostly) it is not tried again before.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+impl Keeper {
+    pub(crate) fn new(spare: Arc<SpareMaker>) -> Self {
+        Self { spare, stopped: Mutex::new(false), signal: Condvar::new() }
+    }
+
+    /// The thread's body.
+    pub(crate) fn run(&self) {
+        let mut pause = LOOK_EVERY;
+        while !self.wait(pause) {
+            pause = match self.spare.make() {
+                Ok(_) => LOOK_EVERY,
+                Err(error) => {
+                    tracing::debug!(%error, "no spare segment could be made");
+                    RETRY_AFTER
+                }
+            };
+        }
+    }
+
+    /// Sleeps; returns whether to stop.
+    fn wait(&self, pause: Duration) -> bool {
+        let stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        let woken = self.signal.wait_timeout_while(stopped, pause, |stopped| !*stopped);
+        *woken.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    pub(crate) fn stop(&self) {
+        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.signal.notify_all();
+    }
+}

@@ -1,0 +1,214 @@
+//! The index's rows in sled: the only place that names it.
+//!
+//! # Invariants
+//! sled is trusted with speed only. One transaction and a `flush()` for each commit; durability by fsyncs
+//! of our own; no call inside a transaction but to the transaction; nothing that spawns, watches or
+//! generates; every call behind a wall that turns a panic into an error.
+//!
+//! # Crashes
+//! A process that dies leaves whole commits. A machine that dies may leave anything: the caller then does
+//! not open what is there. After an error or a panic sled is not touched again and not even dropped: it
+//! may hang, and a lock it holds is one of a directory that is never used again.
+//!
+//! # Locking
+//! One process-wide lock inside sled serves all its databases; so all calls come from one thread.
+//!
+//! # Not here
+//! The watchdog over a call that never returns: the engine.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ::sled::transaction::TransactionError;
+use ::sled::{Config, Db, IVec, Mode};
+
+use super::kv::{Kv, MAX_VALUE_LEN, Writes};
+use crate::env::{Fs, TryLock};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Memory for sled's own pages.
+const CACHE_LEN: u64 = 32 * 1024 * 1024;
+/// A node of sled holds up to 16 rows, and a node above a quarter of a segment goes to a file of its own.
+const SEGMENT_LEN: usize = 2 * 1024 * 1024;
+/// About half a second, when nothing else wants the processor.
+const MAX_LOCK_TRIES: usize = 100_000;
+
+/// A [`Kv`] in a directory of the real file system.
+pub(crate) struct SledKv {
+    fs: Arc<dyn Fs>,
+    dir: PathBuf,
+    /// Or why sled is not touched any more.
+    db: Result<Db>,
+}
+
+impl SledKv {
+    /// Opens or creates the store in `dir`, whose parent is created as well if it is missing.
+    ///
+    /// # Errors
+    /// [`Unsupported`](ErrorKind::Unsupported) when `fs` is not the real file system; else the
+    /// file system's error or whatever sled fails with, as [`Io`](ErrorKind::Io) or
+    /// [`Corrupt`](ErrorKind::Corrupt).
+    pub(crate) fn open(fs: Arc<dyn Fs>, dir: &Path) -> Result<Self> {
+        if !fs.is_real() {
+            return Err(Error::new(ErrorKind::Unsupported, "index: sled needs a real file system"));
+        }
+        for dir in dir.parent().into_iter().chain([dir]) {
+            match fs.create_dir(dir) {
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                    return Err(Error::io("index: create", dir, error));
+                }
+                _ => {}
+            }
+        }
+        remove_unfinished_snapshots(&*fs, dir)?;
+        wait_until_closed(&*fs, dir)?;
+        let config = Config::new()
+            .path(dir)
+            .cache_capacity(CACHE_LEN)
+            .segment_size(SEGMENT_LEN)
+            .flush_every_ms(None)
+            .mode(Mode::HighThroughput);
+        let db = guard("open", dir, || config.open())?;
+        Ok(Self { fs, dir: dir.to_owned(), db: Ok(db) })
+    }
+
+    /// Removes the store in `dir`, which is not open. Nothing there is fine.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub(crate) fn remove(fs: &dyn Fs, dir: &Path) -> Result<()> {
+        let failed = |error| Error::io("index: remove", dir, error);
+        if fs.metadata(dir).map_err(failed)?.is_none() {
+            return Ok(());
+        }
+        fs.remove_dir_all(dir).map_err(failed)?;
+        dir.parent().map_or(Ok(()), |parent| fs.sync_dir(parent)).map_err(failed)
+    }
+
+    /// Makes a call of sled, unless an earlier one failed.
+    fn call<T>(&mut self, what: &str, call: impl FnOnce(&Db) -> ::sled::Result<T>) -> Result<T> {
+        let db = self.db.as_ref().map_err(Error::clone)?;
+        let result = guard(what, &self.dir, || call(db));
+        if let Err(error) = &result {
+            // Dropping it would flush it, which may hang or panic.
+            std::mem::forget(std::mem::replace(&mut self.db, Err(error.clone())));
+        }
+        result
+    }
+}
+
+/// sled writes a snapshot under such a name first; one that a full disk cut short makes every later open
+/// fail as corrupt.
+fn remove_unfinished_snapshots(fs: &dyn Fs, dir: &Path) -> Result<()> {
+    let entries = fs.read_dir(dir).map_err(|error| Error::io("index: list", dir, error))?;
+    for entry in entries.iter().filter(|entry| entry.name.starts_with("snap.") && entry.name.ends_with(".generating")) {
+        let path = dir.join(&entry.name);
+        fs.remove_file(&path).map_err(|error| Error::io("index: remove", &path, error))?;
+    }
+    Ok(())
+}
+
+/// Waits for sled's own threads: after a `Db` is dropped they can hold its file for a moment, and sled, which
+/// never waits for a lock, would refuse to open it again.
+fn wait_until_closed(fs: &dyn Fs, dir: &Path) -> Result<()> {
+    let file = dir.join("db");
+    let failed = |error| Error::io("index: lock", &file, error);
+    if fs.metadata(&file).map_err(failed)?.is_none() {
+        return Ok(());
+    }
+    for _ in 0..MAX_LOCK_TRIES {
+        match fs.try_lock(&file).map_err(failed)? {
+            TryLock::Held(_) => return Ok(()),
+            TryLock::Busy { .. } => std::thread::yield_now(),
+        }
+    }
+    Err(Error::new(ErrorKind::Io, format!("index: {} is open somewhere else", dir.display())))
+}
+
+/// Runs `call`; an error or a panic of sled comes back as ours.
+fn guard<T>(what: &str, dir: &Path, call: impl FnOnce() -> ::sled::Result<T>) -> Result<T> {
+    // Whatever a panic left half done is never looked at again: the caller drops what it has.
+    let panicked = match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(value)) => return Ok(value),
+        Ok(Err(::sled::Error::Io(error))) => return Err(Error::io(&format!("index: {what}"), dir, error)),
+        Ok(Err(error)) => {
+            let kind = match error {
+                ::sled::Error::Corruption { .. } => ErrorKind::Corrupt,
+                _ => ErrorKind::Io,
+            };
+            return Err(Error::new(kind, format!("index: {what} {}: {error}", dir.display())));
+        }
+        Err(panicked) => panicked,
+    };
+    let text = panicked.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panicked.downcast_ref::<&str>().copied()).unwrap_or("no text");
+    Err(Error::new(ErrorKind::Io, format!("index: {what} {}: sled panicked: {text}", dir.display())))
+}
+
+impl Drop for SledKv {
+    fn drop(&mut self) {
+        if let Ok(db) = std::mem::replace(&mut self.db, Err(Error::closed())) {
+            // What it could not flush is in the log.
+            let _ = guard("close", &self.dir, || {
+                drop(db);
+                Ok(())
+            });
+        }
+    }
+}
+
+impl Kv for SledKv {
+    fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok(self.call("read", |db| db.get(key))?.map(|value| value.to_vec()))
+    }
+
+    fn scan(&mut self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
+        self.call("scan", |db| {
+            for row in db.range(from..to) {
+                let (key, value) = row?;
+                if !visit(&key, &value) {
+                    break;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn commit(&mut self, writes: &Writes) -> Result<()> {
+        let longest = writes.iter().filter_map(|(_, value)| value.as_ref()).map(Vec::len).max().unwrap_or(0);
+        assert!(longest <= MAX_VALUE_LEN, "a row of {longest} bytes; sled would not keep it in its file");
+        let writes: Vec<(IVec, Option<IVec>)> =
+            writes.iter().map(|(key, value)| (IVec::from(key.as_slice()), value.as_deref().map(IVec::from))).collect();
+        self.call("commit to", |db| {
+            let done: Result<(), TransactionError<std::convert::Infallible>> = db.transaction(|rows| {
+                for (key, value) in &writes {
+                    match value {
+                        Some(value) => rows.insert(key.clone(), value.clone())?,
+                        None => rows.remove(key.clone())?,
+                    };
+                }
+                Ok(())
+            });
+            match done {
+                Ok(()) => {}
+                Err(TransactionError::Storage(error)) => return Err(error),
+                Err(TransactionError::Abort(never)) => match never {},
+            }
+            // Without it sled's unwritten work grows until it hangs.
+            db.flush().map(|_| ())
+        })
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.call("flush", |db| db.flush().map(|_| ()))?;
+        let synced = self.fs.sync_tree(&self.dir);
+        let synced = synced.and_then(|()| self.dir.parent().map_or(Ok(()), |parent| self.fs.sync_dir(parent)));
+        synced.map_err(|error| Error::io("index: sync", &self.dir, error))
+    }
+
+    fn len_on_disk(&self) -> u64 {
+        let Ok(db) = &self.db else { return 0 };
+        guard("measure", &self.dir, || db.size_on_disk()).unwrap_or(0)
+    }
+}

@@ -1,0 +1,235 @@
+//! The table of segments: reading records by position from any thread, and removing what is not
+//! needed any more.
+//!
+//! # Locking
+//! One `RwLock` over the table, held for a look-up only; reads happen outside it. Files of sealed
+//! segments are opened when first read; beyond a number of open files all but the active one are
+//! closed again.
+//!
+//! # Crashes
+//! Segments go from the front, in order, each unlinked only after a durable checkpoint made it
+//! unnecessary. A crash in between leaves some of them; recovery removes them again.
+//!
+//! # Not here
+//! Which segments are not needed: `engine/reclaim.rs`.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use crate::env::{File, Fs, OpenMode};
+use crate::error::{Damage, Error, Result};
+use crate::types::{Lsn, Position};
+
+use super::format::SEGMENT_HEADER_LEN;
+
+/// Files of sealed segments kept open at most.
+const MAX_OPEN_COUNT: usize = 256;
+
+/// The file name of the segment that begins with `base`.
+pub(super) fn segment_name(base: Lsn) -> String {
+    format!("{base:020}.seg")
+}
+
+/// What is known of one segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SegmentInfo {
+    pub(crate) number: u32,
+    pub(crate) first_lsn: Lsn,
+    /// `None` while it holds no record.
+    pub(crate) last_lsn: Option<Lsn>,
+    /// Bytes of the file.
+    pub(crate) len: u64,
+    /// Bytes from its start to the end of its last frame.
+    pub(crate) used: u64,
+    pub(crate) sealed: bool,
+}
+
+pub(super) struct Segment {
+    number: u32,
+    base: Lsn,
+    path: PathBuf,
+    file: Mutex<Option<Arc<dyn File>>>,
+    len: AtomicU32,
+    used: AtomicU32,
+    next_lsn: AtomicU64,
+    sealed: AtomicBool,
+}
+
+impl Segment {
+    /// Frames now end at `used`; the next record is `next`.
+    pub(super) fn advance(&self, used: u32, next: Lsn) {
+        self.next_lsn.store(next.0, Ordering::Release);
+        self.used.store(used, Ordering::Release);
+    }
+
+    pub(super) fn set_len(&self, len: u32) {
+        self.len.store(len, Ordering::Release);
+    }
+
+    pub(super) fn seal(&self) {
+        self.sealed.store(true, Ordering::Release);
+    }
+
+    fn info(&self) -> SegmentInfo {
+        let next = Lsn(self.next_lsn.load(Ordering::Acquire));
+        SegmentInfo {
+            number: self.number,
+            first_lsn: self.base,
+            last_lsn: (next > self.base).then(|| next.previous()),
+            len: self.len.load(Ordering::Acquire).into(),
+            used: self.used.load(Ordering::Acquire).into(),
+            sealed: self.sealed.load(Ordering::Acquire),
+        }
+    }
+}
+
+/// The read side of the log; shared by all threads.
+pub(crate) struct Segments {
+    fs: Arc<dyn Fs>,
+    dir: PathBuf,
+    table: RwLock<BTreeMap<u32, Arc<Segment>>>,
+    open_count: Mutex<usize>,
+}
+
+impl Segments {
+    pub(super) fn new(fs: Arc<dyn Fs>, dir: PathBuf) -> Self {
+        Self { fs, dir, table: RwLock::default(), open_count: Mutex::default() }
+    }
+
+    /// Adds a segment. `file` is kept open until it is sealed and many others are.
+    pub(super) fn add(&self, info: SegmentInfo, file: Option<Arc<dyn File>>) -> Arc<Segment> {
+        let narrow = |len: u64| u32::try_from(len).unwrap_or(u32::MAX);
+        let segment = Arc::new(Segment {
+            number: info.number,
+            base: info.first_lsn,
+            path: self.dir.join(segment_name(info.first_lsn)),
+            file: Mutex::new(file),
+            len: narrow(info.len).into(),
+            used: narrow(info.used).into(),
+            next_lsn: info.last_lsn.map_or(info.first_lsn, |last| last.plus(1)).0.into(),
+            sealed: info.sealed.into(),
+        });
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        table.insert(info.number, Arc::clone(&segment));
+        segment
+    }
+
+    pub(super) fn get(&self, number: u32) -> Option<Arc<Segment>> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
+    }
+
+    /// Reads the `at.len` bytes at `at` into `buf`, replacing what it held.
+    ///
+    /// # Errors
+    /// `NotFound` when the segment is gone (what was in it was moved or is settled); `Corrupt` for a
+    /// position outside the frames of its segment, or a file that has become shorter; `Io`.
+    pub(crate) fn read(&self, at: Position, buf: &mut Vec<u8>) -> Result<()> {
+        buf.clear();
+        let gone = || Error::not_found(format!("{at} is gone: its segment was reclaimed"));
+        let segment = self.get(at.segment).ok_or_else(gone)?;
+        let outside = || {
+            let offset = at.offset.into();
+            let damage = Damage { file: segment.path.clone(), offset, first_lsn: None, last_lsn: None };
+            Error::corrupt("a record's position is outside the frames", damage)
+        };
+        let used = segment.used.load(Ordering::Acquire);
+        let end = at.offset.checked_add(at.len).filter(|end| *end <= used).ok_or_else(outside)?;
+        if at.offset < SEGMENT_HEADER_LEN || at.offset >= end {
+            return Err(outside());
+        }
+        let file = self.open(&segment).map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound if self.get(at.segment).is_none() => gone(),
+            _ => Error::io("opening", &segment.path, e),
+        })?;
+        buf.resize(at.len as usize, 0);
+        file.read_exact_at(buf, at.offset.into()).map_err(|e| {
+            buf.clear();
+            if e.kind() == io::ErrorKind::UnexpectedEof { outside() } else { Error::io("reading", &segment.path, e) }
+        })
+    }
+
+    fn open(&self, segment: &Segment) -> io::Result<Arc<dyn File>> {
+        if let Some(file) = segment.file.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
+            return Ok(Arc::clone(file));
+        }
+        let file = self.fs.open(&segment.path, OpenMode::Read)?;
+        let mut count = self.open_count.lock().unwrap_or_else(PoisonError::into_inner);
+        if *count >= MAX_OPEN_COUNT {
+            self.close_sealed();
+            *count = 0;
+        }
+        *count += 1;
+        *segment.file.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&file));
+        Ok(file)
+    }
+
+    fn close_sealed(&self) {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        for segment in table.values().filter(|segment| segment.sealed.load(Ordering::Acquire)) {
+            *segment.file.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
+
+    /// All segments, oldest first.
+    pub(crate) fn list(&self) -> Vec<SegmentInfo> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.values().map(|segment| segment.info()).collect()
+    }
+
+    /// Bytes of all segments' used parts.
+    pub(crate) fn used(&self) -> u64 {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.values().map(|segment| u64::from(segment.used.load(Ordering::Acquire))).sum()
+    }
+
+    /// The file of a segment.
+    pub(crate) fn path(&self, number: u32) -> Option<PathBuf> {
+        self.get(number).map(|segment| segment.path.clone())
+    }
+
+    /// Removes the segments before `first_segment`, never the active one, and says how many. The
+    /// caller guarantees that both slots of the checkpoint name `first_segment` or a later one.
+    ///
+    /// # Errors
+    /// `Io`: those that could not be removed are still listed.
+    pub(crate) fn remove_before(&self, first_segment: u32) -> Result<u32> {
+        let mut removed = 0;
+        let result = self.unlink_before(first_segment, &mut removed);
+        if removed > 0 {
+            self.fs.sync_dir(&self.dir).map_err(|e| Error::io("syncing", &self.dir, e))?;
+        }
+        result.map(|()| removed)
+    }
+
+    fn unlink_before(&self, first_segment: u32, removed: &mut u32) -> Result<()> {
+        loop {
+            let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+            let Some(oldest) = table.first_entry() else { return Ok(()) };
+            let segment = Arc::clone(oldest.get());
+            if segment.number >= first_segment || !segment.sealed.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            // Out of the table first: who finds the file gone then also finds the segment gone.
+            oldest.remove();
+            drop(table);
+            if let Err(e) = remove_file(&self.fs, &segment.path) {
+                let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+                let path = segment.path.clone();
+                table.insert(segment.number, segment);
+                return Err(Error::io("removing", &path, e));
+            }
+            *removed += 1;
+        }
+    }
+}
+
+/// Removes a file; one that is gone already is no error.
+pub(super) fn remove_file(fs: &Arc<dyn Fs>, path: &Path) -> io::Result<()> {
+    match fs.remove_file(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,354 @@
+//! The log's end: room, frames, syncs, rotation. Owned by one thread.
+//!
+//! ```text
+//! begin(max) ──► append(frame) ──► sync()        begin may rotate:
+//!                                                1 spare ready · 2 old frames synced
+//!                                                3 header into the spare, synced · renamed, directory synced
+//!                                                4 footer into the old segment, synced
+//! ```
+//!
+//! # Invariants
+//! A segment holds frames only after its predecessor's footer is durable, and a footer is only written
+//! after its successor is durably there. So a footer without a successor means that a file is missing,
+//! and a successor without its predecessor's footer is empty.
+//!
+//! # Crashes
+//! Before the rename: the old segment goes on, the spare is junk. After it: an empty last segment,
+//! whose header names the end of the one before it; recovery writes the footer if it is not there.
+//! In an append: a torn tail, which recovery cuts.
+//!
+//! # Not here
+//! What is in a frame; when to sync. The engine turns [`Log::is_broken`] into poison.
+
+use std::sync::Arc;
+
+use crate::env::{File, Fs};
+use crate::error::{Error, ErrorKind, Result};
+use crate::types::limits::MAX_PAYLOAD_LEN;
+use crate::types::{Lsn, Timestamp};
+
+use super::format::{
+    CLEAN, FOOTER_LEN, FRAME_HEADER_LEN, Footer, FrameHeader, Predecessor, SEGMENT_HEADER_LEN, SegmentHeader, Spot,
+    frame_len, len32, payload_crc,
+};
+use super::segments::{Segment, SegmentInfo, Segments, segment_name};
+use super::spare::{SpareMaker, zero_fill};
+use super::store_file::StoreFile;
+
+/// Where the payload of the next frame will stand: the position of a record in it is
+/// `{segment, payload_offset + offset in the payload, len}`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FrameStart {
+    pub(crate) segment: u32,
+    pub(crate) payload_offset: u32,
+}
+
+/// The segment that is written to.
+pub(super) struct Active {
+    pub(super) segment: Arc<Segment>,
+    pub(super) file: Arc<dyn File>,
+    pub(super) number: u32,
+    pub(super) base: Lsn,
+    pub(super) len: u32,
+    /// Where the next frame goes.
+    pub(super) tail: u32,
+    /// Checksum of the last header: a frame's, or the segment's own.
+    pub(super) chain: u32,
+    /// Its footer is there already: nothing may be written behind it.
+    pub(super) sealed: bool,
+}
+
+/// A footer that must be durable before the next frame is written.
+pub(super) struct PendingSeal {
+    pub(super) file: Arc<dyn File>,
+    pub(super) segment: Arc<Segment>,
+    pub(super) footer: Footer,
+}
+
+/// The writer.
+pub(crate) struct Log {
+    pub(super) store: StoreFile,
+    pub(super) seed: u32,
+    pub(super) segment_len: u32,
+    pub(super) epoch: u32,
+    pub(super) segments: Arc<Segments>,
+    pub(super) spare: Arc<SpareMaker>,
+    pub(super) active: Active,
+    pub(super) pending_seal: Option<PendingSeal>,
+    pub(super) next_lsn: Lsn,
+    pub(super) durable_lsn: Lsn,
+    pub(super) clock: Timestamp,
+    /// What the last `begin` made room for.
+    pub(super) reserved: Option<usize>,
+    pub(super) broken: Option<Error>,
+}
+
+impl Log {
+    /// The LSN of the next record.
+    pub(crate) const fn next_lsn(&self) -> Lsn {
+        self.next_lsn
+    }
+
+    /// The last record that was appended, durable or not.
+    pub(crate) const fn written_lsn(&self) -> Lsn {
+        self.next_lsn.previous()
+    }
+
+    pub(crate) const fn durable_lsn(&self) -> Lsn {
+        self.durable_lsn
+    }
+
+    /// Whether an error left the end of the log unknown. Everything but reading is refused then.
+    pub(crate) const fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
+    pub(crate) fn segments(&self) -> Arc<Segments> {
+        Arc::clone(&self.segments)
+    }
+
+    /// Bytes of all segments' used parts.
+    pub(crate) fn log_len(&self) -> u64 {
+        self.segments.used()
+    }
+
+    /// What makes the next segment ready, for another thread.
+    pub(crate) fn spare(&self) -> Arc<SpareMaker> {
+        Arc::clone(&self.spare)
+    }
+
+    /// The number of the opening, in every frame it writes.
+    pub(crate) const fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    fn usable(&self) -> Result<()> {
+        self.broken.as_ref().map_or(Ok(()), |cause| Err(Error::poisoned(cause)))
+    }
+
+    /// Remembers that the end of the log is unknown.
+    fn break_with(&mut self, error: Error) -> Error {
+        tracing::error!(%error, "the log can not be written any more");
+        self.broken = Some(error.clone());
+        error
+    }
+
+    fn fits(&self, frame: u32) -> bool {
+        let Active { tail, len, sealed, .. } = self.active;
+        !sealed && u64::from(tail) + u64::from(frame) + u64::from(FOOTER_LEN) <= u64::from(len)
+    }
+
+    /// Makes sure that a frame with a payload of up to `max_payload_len` bytes fits behind the tail,
+    /// and says where its payload will stand. Rotates when it does not fit.
+    ///
+    /// # Errors
+    /// `Full`: there is no room; what is durable and where the next frame goes is as before, and the
+    /// call can be repeated. Anything else: see [`is_broken`](Self::is_broken).
+    ///
+    /// # Panics
+    /// When `max_payload_len` is 0 or above the format's cap.
+    pub(crate) fn begin(&mut self, max_payload_len: usize) -> Result<FrameStart> {
+        assert!((1..=MAX_PAYLOAD_LEN).contains(&max_payload_len), "a frame of {max_payload_len} bytes");
+        self.usable()?;
+        self.reserved = None;
+        let frame = frame_len(max_payload_len);
+        if !self.fits(frame) {
+            if self.active.tail == SEGMENT_HEADER_LEN && !self.active.sealed {
+                self.grow(SEGMENT_HEADER_LEN + frame + FOOTER_LEN)?;
+            } else {
+                self.rotate(frame)?;
+            }
+        }
+        self.finish_seal()?;
+        self.reserved = Some(max_payload_len);
+        let payload_offset = self.active.tail + len32(FRAME_HEADER_LEN);
+        Ok(FrameStart { segment: self.active.number, payload_offset })
+    }
+
+    /// Makes an empty segment as long as its first frame needs.
+    fn grow(&mut self, len: u32) -> Result<()> {
+        let Active { file, len: old, .. } = &self.active;
+        let path = || self.segments.path(self.active.number).unwrap_or_default();
+        if let Err(e) = zero_fill(file, *old, len) {
+            // What was added is zeros; it does no harm should it stay.
+            let _ = file.set_len((*old).into());
+            return Err(Error::io("growing", &path(), e));
+        }
+        if let Err(e) = file.sync_data() {
+            let error = Error::io("syncing", &path(), e);
+            return Err(self.break_with(error));
+        }
+        self.active.len = len;
+        self.active.segment.set_len(len);
+        Ok(())
+    }
+
+    fn rotate(&mut self, frame: u32) -> Result<()> {
+        self.finish_seal()?;
+        self.sync()?;
+        let old = &self.active;
+        let last = self.written_lsn();
+        let predecessor = Predecessor { number: old.number, end: old.tail, base: old.base, last, chain: old.chain };
+        let number = old.number.checked_add(1).ok_or_else(|| {
+            Error::new(ErrorKind::Unsupported, "the log has had 2^32 segments, which is the most it can have")
+        })?;
+        let header = SegmentHeader { number, epoch: self.epoch, base: self.next_lsn, clock: self.clock, predecessor };
+        let bytes = header.encode(self.store.id.0, self.seed);
+        let len = self.segment_len.max(SEGMENT_HEADER_LEN + frame + FOOTER_LEN);
+        let (file, len) = match self.spare.install(len, &segment_name(header.base), &bytes) {
+            Ok(installed) => installed,
+            Err(failed) if failed.unsure => return Err(self.break_with(failed.error)),
+            Err(failed) => return Err(failed.error),
+        };
+        let next = activate(&self.segments, &header, &bytes, file, len);
+        let old = std::mem::replace(&mut self.active, next);
+        let footer = Footer { number: old.number, end: old.tail, last, chain: old.chain };
+        self.pending_seal = Some(PendingSeal { file: old.file, segment: old.segment, footer });
+        tracing::debug!(segment = number, base = header.base.0, "rotated");
+        self.finish_seal()
+    }
+
+    /// Writes the predecessor's footer, if it is not known to be durable.
+    pub(super) fn finish_seal(&mut self) -> Result<()> {
+        let Some(PendingSeal { file, segment, footer }) = &self.pending_seal else { return Ok(()) };
+        let path = self.segments.path(footer.number).unwrap_or_default();
+        // Without room for it (it has its room, but not every file system honours that) nothing is
+        // lost: the frames before it are durable, and what is written of it is written again.
+        if let Err(e) = file.write_all_at(&footer.encode(self.seed), footer.end.into()) {
+            let error = Error::io("sealing", &path, e);
+            return Err(if error.kind() == ErrorKind::Full { error } else { self.break_with(error) });
+        }
+        if let Err(e) = file.sync_data() {
+            return Err(self.break_with(Error::io("syncing", &path, e)));
+        }
+        let len = footer.end.saturating_add(FOOTER_LEN);
+        // Room behind the footer is given back; if that fails it goes with the segment.
+        if file.set_len(len.into()).is_ok() {
+            segment.set_len(len);
+        }
+        segment.seal();
+        self.pending_seal = None;
+        Ok(())
+    }
+
+    /// Appends a frame of `record_count` records. `frame` is [`FRAME_HEADER_LEN`] bytes of anything,
+    /// then the payload; the header is put into it, and the padding behind it. Written with one
+    /// write; not synced. Returns the LSN of the last record.
+    ///
+    /// # Errors
+    /// Any: the log is broken.
+    ///
+    /// # Panics
+    /// When the payload is longer than the last [`begin`](Self::begin) was told, or empty.
+    pub(crate) fn append(&mut self, frame: &mut Vec<u8>, record_count: u32, clock: Timestamp) -> Result<Lsn> {
+        self.append_with(frame, record_count, clock, 0)
+    }
+
+    /// Like [`append`](Self::append), for the last frame of an orderly close: everything before it is
+    /// synced first, so that the frame proves it durable.
+    pub(crate) fn append_clean(&mut self, frame: &mut Vec<u8>, record_count: u32, clock: Timestamp) -> Result<Lsn> {
+        self.sync()?;
+        self.append_with(frame, record_count, clock, CLEAN)
+    }
+
+    fn append_with(&mut self, frame: &mut Vec<u8>, record_count: u32, clock: Timestamp, flags: u32) -> Result<Lsn> {
+        self.usable()?;
+        let reserved = self.reserved.take().unwrap_or(0);
+        let payload_len = frame.len().saturating_sub(FRAME_HEADER_LEN);
+        assert!(
+            (1..=reserved).contains(&payload_len),
+            "a payload of {payload_len} bytes where {reserved} were announced"
+        );
+        assert!(record_count > 0, "a frame without records");
+        let spot = Spot { seed: self.seed, segment: self.active.number, offset: self.active.tail };
+        let payload = frame.get(FRAME_HEADER_LEN..).unwrap_or_default();
+        self.clock = self.clock.max(clock);
+        let header = FrameHeader {
+            payload_len: len32(payload_len),
+            payload_crc: payload_crc(payload, spot, self.epoch),
+            first_lsn: self.next_lsn,
+            record_count,
+            flags,
+            previous: self.active.chain,
+            epoch: self.epoch,
+            durable_lsn: self.durable_lsn,
+            clock: self.clock,
+        };
+        let (bytes, crc) = header.encode(spot);
+        frame.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
+        frame.resize(header.len() as usize, 0);
+        if let Err(e) = self.active.file.write_all_at(frame, self.active.tail.into()) {
+            let path = self.segments.path(self.active.number).unwrap_or_default();
+            return Err(self.break_with(Error::io("appending to", &path, e)));
+        }
+        self.active.tail += header.len();
+        self.active.chain = crc;
+        self.next_lsn = header.last_lsn().plus(1);
+        self.active.segment.advance(self.active.tail, self.next_lsn);
+        Ok(header.last_lsn())
+    }
+
+    /// Makes everything that was appended durable, and says up to where.
+    ///
+    /// # Errors
+    /// Any: the log is broken; a second try could succeed although data is lost.
+    pub(crate) fn sync(&mut self) -> Result<Lsn> {
+        self.usable()?;
+        if self.durable_lsn < self.written_lsn() {
+            if let Err(e) = self.active.file.sync_data() {
+                let path = self.segments.path(self.active.number).unwrap_or_default();
+                return Err(self.break_with(Error::io("syncing", &path, e)));
+            }
+            self.durable_lsn = self.written_lsn();
+        }
+        Ok(self.durable_lsn)
+    }
+}
+
+/// Puts a segment that was just made into the table, to be written to.
+pub(super) fn activate(
+    segments: &Segments,
+    header: &SegmentHeader,
+    bytes: &[u8],
+    file: Arc<dyn File>,
+    len: u32,
+) -> Active {
+    let chain = bytes.last_chunk::<4>().map_or(0, |crc| u32::from_le_bytes(*crc));
+    let info = SegmentInfo {
+        number: header.number,
+        first_lsn: header.base,
+        last_lsn: None,
+        len: len.into(),
+        used: SEGMENT_HEADER_LEN.into(),
+        sealed: false,
+    };
+    Active {
+        segment: segments.add(info, Some(Arc::clone(&file))),
+        file,
+        number: header.number,
+        base: header.base,
+        len,
+        tail: SEGMENT_HEADER_LEN,
+        chain,
+        sealed: false,
+    }
+}
+
+/// The first segment of a store.
+pub(super) fn first_header(now: Timestamp, epoch: u32, number: u32) -> SegmentHeader {
+    SegmentHeader { number, epoch, base: Lsn::FIRST, clock: now, predecessor: Predecessor::NONE }
+}
+
+/// What a new log's first segment needs of the outside.
+pub(super) fn make_first(
+    fs: &Arc<dyn Fs>,
+    dir: &std::path::Path,
+    store: &StoreFile,
+    len: u32,
+    now: Timestamp,
+) -> Result<()> {
+    let header = first_header(now, 1, 1);
+    let spare = SpareMaker::new(Arc::clone(fs), dir.to_owned(), len);
+    let bytes = header.encode(store.id.0, store.seed());
+    spare.install(len, &segment_name(header.base), &bytes).map(|_| ()).map_err(|failed| failed.error)
+}
