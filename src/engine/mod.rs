@@ -23,7 +23,6 @@ use tokio::sync::watch;
 use crate::env::Env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Kv, SledKv};
-use crate::log::SpareMaker;
 use crate::options::Options;
 
 pub(crate) mod applier;
@@ -183,25 +182,37 @@ fn start_helpers(shared: &Arc<Shared>, applier: applier::Applier, keeper: &Arc<K
     ])
 }
 
-/// What the committer and its helpers need of each other, for tests that call them by hand.
+/// The parts of a store whose threads a test steps by hand.
 #[cfg(any(test, feature = "testing"))]
 pub(crate) struct ByHand {
     pub(crate) committer: Committer,
     pub(crate) applier: applier::Applier,
-    pub(crate) spare: Arc<SpareMaker>,
-    pub(crate) report: OpenReport,
-    _lock: Box<dyn crate::env::LockGuard>,
+    pub(crate) spare: Arc<crate::log::SpareMaker>,
+    finished: watch::Sender<bool>,
+    lock: Box<dyn crate::env::LockGuard>,
 }
 
 #[cfg(any(test, feature = "testing"))]
 impl ByHand {
-    pub(crate) fn open(site: &Site, path: &Path, options: Options) -> Result<Self> {
-        let Opened { committer, applier, lock, report } = open::open(site, path, options, &mut |_| {})?;
-        let spare = committer.log.spare();
-        Ok(Self { committer, applier, spare, report, _lock: lock })
+    /// The store was closed in order, or the process died.
+    pub(crate) fn finish(self) {
+        let Self { committer, applier, finished, lock, .. } = self;
+        let shared = Arc::clone(&committer.shared);
+        drop((committer, applier, lock));
+        shared.set_closed();
+        let _ = finished.send(true);
     }
+}
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.committer.shared
+#[cfg(any(test, feature = "testing"))]
+impl Engine {
+    /// Opens the store in `path` without threads.
+    pub(crate) fn open_by_hand(site: &Site, path: &Path, options: Options) -> Result<(Self, ByHand)> {
+        let Opened { committer, applier, lock, report } = open::open(site, path, options, &mut |_| {})?;
+        let shared = Arc::clone(&committer.shared);
+        let (finished, done) = watch::channel(false);
+        let spare = committer.log.spare();
+        let engine = Self { shared, report, path: path.to_owned(), thread: Mutex::new(None), done };
+        Ok((engine, ByHand { committer, applier, spare, finished, lock }))
     }
 }

@@ -1,14 +1,15 @@
 //! The bytes of a segment: its header, its frames' headers, its footer. `docs/format.md` draws them.
 //!
 //! ```text
-//! ┌ segment header ┬ frame ───────────────────────┬ frame ─ ─ ┬ footer ┬ zeros ─ ─
-//! │ 512            │ header 64 │ payload │ pad 512 │           │ 512    │
+//! ┌ segment header ┬ frame ──────────────────────────────┬ frame ─ ─ ┬ footer ┬ zeros ─ ─
+//! │ 512            │ header 64 │ payload │ FF │ pad 512 │           │ 512    │
 //! ```
 //!
 //! # Invariants
 //! A header that passes its checksum was written by this store, in this segment, at this offset:
 //! the checksum starts from all three. Every length is checked against the format's cap before it
-//! is used (15).
+//! is used (15). A frame ends with a byte that is not zero: where it is zero, the write did not get
+//! there.
 //!
 //! # Not here
 //! Whether a valid frame belongs where it stands (order, chain): [`super::segment`].
@@ -34,6 +35,9 @@ const SEGMENT_MAGIC: [u8; 8] = *b"REAPPSEG";
 const FOOTER_MAGIC: [u8; 8] = *b"REAPPEND";
 const CRC_LEN: usize = 4;
 
+/// Stands behind a frame's payload.
+pub(super) const END_MARK: u8 = 0xFF;
+
 /// The frame is the last one of an orderly close.
 pub(super) const CLEAN: u32 = 1;
 
@@ -43,9 +47,9 @@ pub(super) fn len32(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
-/// Bytes a frame takes in the file, padding included.
+/// Bytes a frame takes in the file: header, payload, end mark, padding.
 pub(super) fn frame_len(payload_len: usize) -> u32 {
-    len32(payload_len.saturating_add(FRAME_HEADER_LEN).next_multiple_of(BLOCK_LEN as usize))
+    len32(payload_len.saturating_add(FRAME_HEADER_LEN + 1).next_multiple_of(BLOCK_LEN as usize))
 }
 
 /// What a file needs a reader to know. A bit that is not known in `incompatible` forbids reading,
@@ -251,7 +255,8 @@ impl Footer {
 
     /// The footer of segment `number` at `offset`, or `None` when these bytes are none.
     pub(super) fn decode(path: &Path, bytes: &[u8], number: u32, offset: u32, seed: u32) -> Result<Option<Self>> {
-        if !bytes.starts_with(&FOOTER_MAGIC) {
+        // The checksum first: a message's body may look like the footer of another version.
+        if !bytes.starts_with(&FOOTER_MAGIC) || intact(bytes, seed).is_none() {
             return Ok(None);
         }
         let Some(mut block) = read_block(path, bytes, FOOTER_MAGIC, seed)? else { return Ok(None) };

@@ -49,6 +49,8 @@ pub(super) struct Layout {
     pub(super) segments: Vec<Candidate>,
     /// Ours, and of no use: relative to the store's directory.
     pub(super) removable: Vec<String>,
+    /// Segments that are not needed any more, oldest first: relative to the store's directory.
+    pub(super) old: Vec<String>,
     pub(super) foreign: Vec<String>,
 }
 
@@ -57,7 +59,8 @@ impl Layout {
     /// `Corrupt` for a segment of another store or under a wrong name; `Unsupported`; `Io`.
     pub(super) fn read(fs: &Arc<dyn Fs>, dir: &Path, store: &StoreFile, read_only: bool) -> Result<Self> {
         let log_dir = dir.join(LOG_DIR);
-        let mut layout = Self { log_dir, segments: Vec::new(), removable: Vec::new(), foreign: Vec::new() };
+        let mut layout =
+            Self { log_dir, segments: Vec::new(), removable: Vec::new(), old: Vec::new(), foreign: Vec::new() };
         for entry in fs.read_dir(dir).map_err(|e| Error::io("listing", dir, e))? {
             let name = entry.name;
             if entry.kind == EntryKind::File
@@ -128,7 +131,7 @@ impl Layout {
             self.segments.iter().position(|segment| number_of(segment) == Some(checkpoint.first_segment))
         {
             for segment in self.segments.drain(..first) {
-                self.removable.push(format!("{LOG_DIR}/{}", segment_name(segment.base)));
+                self.old.push(format!("{LOG_DIR}/{}", segment_name(segment.base)));
             }
             return Ok(());
         }

@@ -11,11 +11,12 @@
 //! │ no            │ any          │ any                          │ Corrupt: refuse                    │
 //! │ yes           │ <= D         │ any                          │ Corrupt: refuse                    │
 //! │ yes           │ > D          │ zeros to the end, or the end │ CleanEnd                           │
-//! │ yes           │ > D          │ a frame cut by the end       │ Torn: keep a copy, zero, sync      │
+//! │ yes           │ > D          │ a frame that has no end      │ Torn: keep a copy, zero, sync      │
 //! │ yes           │ > D          │ a frame with a zero sector   │ Torn: keep a copy, zero, sync      │
 //! │ yes           │ > D          │ anything else                │ Ambiguous: refuse, or cut if told  │
 //! └───────────────┴──────────────┴──────────────────────────────┴────────────────────────────────────┘
-//! a read error is that error, wherever it comes
+//! a read error is that error, wherever it comes; a frame has no end when the file's end cuts it, or where
+//! its end mark should be is a zero
 //! ```
 //!
 //! A segment that is not the last ends where its successor's header says; its footer may be missing only
@@ -328,6 +329,8 @@ impl Pass<'_> {
             let found = scan.beyond()?;
             findings.durable = findings.durable.max(found.durable);
             findings.epoch = findings.epoch.max(found.epoch);
+            // Somebody may have seen that time.
+            findings.clock = findings.clock.max(found.clock);
             beyond = Some(found);
         }
         // A missing successor is told as such, with its name, by the caller.

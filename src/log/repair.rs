@@ -21,11 +21,12 @@ use crate::env::{EntryKind, File, Fs, OpenMode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::Lsn;
 
-use super::format::{Predecessor, SEGMENT_HEADER_LEN, SegmentHeader, len32};
+use super::checkpoint::CheckpointFile;
+use super::format::{Footer, Predecessor, SEGMENT_HEADER_LEN, SegmentHeader, len32};
 use super::layout::{Candidate, LOG_DIR, Layout, QUARANTINE_DIR};
 use super::recovery::{Cut, Findings, RecoverOptions, Recovered, Stub, Torn};
 use super::segment::{CHUNK_LEN, Window};
-use super::segments::{SegmentInfo, Segments, remove_file, segment_name};
+use super::segments::{SegmentInfo, Segments, is_full, remove_file, segment_name};
 use super::spare::{SpareMaker, remake, zero_fill};
 use super::store_file::StoreFile;
 use super::writer::{Active, Log, PendingSeal, activate, first_header};
@@ -256,20 +257,15 @@ impl Repair<'_> {
     /// Writes the footers that are missing, and the one before an empty last segment in any case: it
     /// may be visible without being durable.
     fn seal(&self, log: &mut Log, findings: &mut Findings) -> Result<()> {
-        let last_two = findings.headers.len().checked_sub(2).and_then(|at| self.layout.segments.get(at..));
-        if let (Some([before, _]), Some((header, _))) = (last_two, findings.headers.last())
+        if let Some((header, _)) = findings.headers.last()
+            && header.predecessor.number > 0
+            && findings.headers.len() > 1
             && log.active.number == header.number
             && log.active.tail == SEGMENT_HEADER_LEN
         {
-            let p = header.predecessor;
-            findings.unsealed.retain(|footer| footer.number != p.number);
-            findings.unsealed.push(super::format::Footer {
-                number: p.number,
-                end: p.end,
-                last: p.last,
-                chain: p.chain,
-            });
-            debug_assert_eq!(before.base, p.base, "the chain was checked");
+            let Predecessor { number, end, last, chain, .. } = header.predecessor;
+            findings.unsealed.retain(|footer| footer.number != number);
+            findings.unsealed.push(Footer { number, end, last, chain });
         }
         for footer in &findings.unsealed {
             let Some(segment) = log.segments.get(footer.number) else { continue };
@@ -308,7 +304,17 @@ impl Repair<'_> {
         self.fs.sync_dir(self.dir).map_err(|e| Error::io("syncing", self.dir, e))
     }
 
-    fn remove_leftovers(&self) -> Result<()> {
+    /// Removes what is of no use, old segments from the front. These go only once neither slot of the
+    /// checkpoint needs them: what the newer one says may be visible without being durable.
+    fn remove_leftovers(&mut self) -> Result<()> {
+        if !self.layout.old.is_empty() {
+            match self.confirm_checkpoint() {
+                Ok(true) => self.layout.removable.append(&mut self.layout.old),
+                Ok(false) => {}
+                // They stay until the next opening.
+                Err(error) => tracing::warn!(%error, "segments that are not needed any more are not removed"),
+            }
+        }
         if self.layout.removable.is_empty() {
             return Ok(());
         }
@@ -319,6 +325,18 @@ impl Repair<'_> {
         let dir = &self.layout.log_dir;
         self.fs.sync_dir(dir).map_err(|e| Error::io("syncing", dir, e))?;
         self.fs.sync_dir(self.dir).map_err(|e| Error::io("syncing", self.dir, e))
+    }
+
+    /// Has the newest checkpoint in both slots, durably. `false`: it is not the one that recovery was
+    /// given. Whoever has the file open already goes on as if nothing had happened: this takes the
+    /// generation that its next write takes too.
+    fn confirm_checkpoint(&self) -> Result<bool> {
+        let (mut file, newest, _) = CheckpointFile::open(self.fs, self.dir, self.store.seed())?;
+        let wanted = self.options.checkpoint.map_or(0, |checkpoint| checkpoint.first_segment);
+        if newest.first_segment < wanted {
+            return Ok(false);
+        }
+        file.write(newest).map(|()| true)
     }
 }
 
@@ -341,7 +359,7 @@ fn rewrite(file: &Arc<dyn File>, path: &Path, from: u32, to: u32) -> Result<()> 
     while at < to.min(window.len()) {
         let bytes = window.get(at, CHUNK_LEN.min(to - at))?;
         match file.write_all_at(bytes, at.into()) {
-            Err(e) if Error::io("", path, io::Error::from(e.kind())).kind() == ErrorKind::Full => return Ok(()),
+            Err(e) if is_full(&e) => return Ok(()),
             other => other.map_err(|e| Error::io("writing", path, e))?,
         }
         at += len32(bytes.len());

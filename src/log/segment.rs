@@ -94,9 +94,10 @@ impl Window {
 pub(crate) enum Seen {
     /// Nothing but zeros to the end of the file, or nothing at all.
     Zeros,
-    /// A frame that the end of the file cuts.
+    /// A frame that the end of the file cuts, or that was not written to its end.
     Cut,
-    /// A frame with a sector that was never written.
+    /// A frame with a sector that was never written, or with no header because its write did not begin
+    /// there, or did not get beyond it.
     Hole,
     /// Bytes that a cut write does not explain.
     Damaged,
@@ -192,11 +193,12 @@ impl Scan {
             return Ok(Step::Stop(Seen::Cut));
         }
         let spot = self.spot(self.offset);
-        let bytes = self.window.get(self.offset, whole)?;
-        let payload = bytes.get(FRAME_HEADER_LEN..).unwrap_or_default();
-        if !header.holds(payload, spot) {
-            let hole = is_zero(payload) || bytes.chunks(BLOCK_LEN as usize).any(is_zero);
-            return Ok(Step::Stop(if hole { Seen::Hole } else { Seen::Damaged }));
+        let bytes = self.window.get(self.offset, whole + 1)?;
+        let (frame, end_mark) = bytes.split_at_checked(whole as usize).unwrap_or((bytes, &[]));
+        if !header.holds(frame.get(FRAME_HEADER_LEN..).unwrap_or_default(), spot) {
+            let hole = frame.chunks(BLOCK_LEN as usize).any(is_zero);
+            let seen = if hole { Seen::Hole } else { Seen::Damaged };
+            return Ok(Step::Stop(if is_zero(end_mark) { Seen::Cut } else { seen }));
         }
         self.payload_at = self.offset + len32(FRAME_HEADER_LEN);
         self.offset = self.offset.saturating_add(header.len());
@@ -214,12 +216,13 @@ impl Scan {
     fn look_without_header(&mut self) -> Result<Seen> {
         let (offset, len) = (self.offset, self.window.len());
         let block = self.window.get(offset, BLOCK_LEN)?;
-        let (cut, unwritten) = (block.len() < BLOCK_LEN as usize, is_zero(block));
-        // A write that got no further than into the header: no record begins with a zero.
+        let is_cut = block.len() < BLOCK_LEN as usize;
+        // A header begins with a byte that is not zero, and so does a record.
+        let unwritten = block.first().is_none_or(|first| *first == 0);
         let only_header = is_zero(block.get(FRAME_HEADER_LEN..).unwrap_or_default());
-        Ok(if unwritten && self.window.is_zero(offset, len)? {
+        Ok(if self.window.is_zero(offset, len)? {
             Seen::Zeros
-        } else if cut {
+        } else if is_cut {
             Seen::Cut
         } else if unwritten || only_header {
             Seen::Hole

@@ -226,6 +226,11 @@ impl Segments {
     }
 }
 
+/// Whether an error means that there is no room.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// Removes a file; one that is gone already is no error.
 pub(super) fn remove_file(fs: &Arc<dyn Fs>, path: &Path) -> io::Result<()> {
     match fs.remove_file(path) {

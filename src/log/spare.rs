@@ -19,7 +19,7 @@ use crate::env::{File, Fs, OpenMode};
 use crate::error::{Error, Result};
 
 use super::segment::CHUNK_LEN;
-use super::segments::remove_file;
+use super::segments::{is_full, remove_file};
 
 pub(super) const SPARE_NAME: &str = "next.spare";
 
@@ -155,7 +155,7 @@ pub(super) fn remake(fs: &Arc<dyn Fs>, path: &Path, len: u32, header: &[u8]) -> 
     let len = match zero_fill(&file, 0, len.max(there)) {
         Ok(()) => len.max(there),
         // No room for a whole one: what the file has already will do, if it holds anything at all.
-        Err(e) if e.kind() == io::ErrorKind::StorageFull && there >= crate::options::MIN_SEGMENT_LEN => {
+        Err(e) if is_full(&e) && there >= crate::options::MIN_SEGMENT_LEN => {
             zero_fill(&file, 0, there)?;
             there
         }

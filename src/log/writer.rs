@@ -28,8 +28,8 @@ use crate::types::limits::MAX_PAYLOAD_LEN;
 use crate::types::{Lsn, Timestamp};
 
 use super::format::{
-    CLEAN, FOOTER_LEN, FRAME_HEADER_LEN, Footer, FrameHeader, Predecessor, SEGMENT_HEADER_LEN, SegmentHeader, Spot,
-    frame_len, len32, payload_crc,
+    CLEAN, END_MARK, FOOTER_LEN, FRAME_HEADER_LEN, Footer, FrameHeader, Predecessor, SEGMENT_HEADER_LEN, SegmentHeader,
+    Spot, frame_len, len32, payload_crc,
 };
 use super::segments::{Segment, SegmentInfo, Segments, segment_name};
 use super::spare::{SpareMaker, zero_fill};
@@ -232,7 +232,7 @@ impl Log {
     }
 
     /// Appends a frame of `record_count` records. `frame` is [`FRAME_HEADER_LEN`] bytes of anything,
-    /// then the payload; the header is put into it, and the padding behind it. Written with one
+    /// then the payload; the header is put into it, end mark and padding behind it. Written with one
     /// write; not synced. Returns the LSN of the last record.
     ///
     /// # Errors
@@ -276,6 +276,7 @@ impl Log {
         };
         let (bytes, crc) = header.encode(spot);
         frame.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
+        frame.push(END_MARK);
         frame.resize(header.len() as usize, 0);
         if let Err(e) = self.active.file.write_all_at(frame, self.active.tail.into()) {
             let path = self.segments.path(self.active.number).unwrap_or_default();

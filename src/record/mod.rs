@@ -21,6 +21,8 @@ use std::ops::Range;
 
 use bincode::{Decode, Encode};
 
+#[cfg(test)]
+mod tests;
 mod wire;
 
 pub(crate) use wire::{decode_body, encode_body};

@@ -192,7 +192,8 @@ fn frames_of_another_place_segment_opening_or_store_never_pass() {
     for other in [Spot { seed: 2, ..spot }, Spot { segment: 3, ..spot }, Spot { offset: 1024, ..spot }] {
         assert_eq!(FrameHeader::decode(&bytes, other), None);
     }
-    // A frame of an earlier opening at the same place, behind a newer one.
+    // A frame of an earlier opening at the same place, where a newer one was: what follows does not
+    // continue it.
     let rig = Rig::filled(2, 100);
     let old = rig.disk.read_raw(rig.last_segment()).unwrap();
     rig.edit(&rig.last_segment(), |bytes| bytes[1024..].fill(0));
@@ -201,7 +202,7 @@ fn frames_of_another_place_segment_opening_or_store_never_pass() {
     append_synced(&mut log, 90);
     rig.disk.kill();
     rig.edit(&rig.last_segment(), |bytes| bytes[1024..1536].copy_from_slice(&old[1024..1536]));
-    assert_eq!(rig.corrupt().first_lsn, Some(Lsn(2)));
+    assert_eq!(rig.corrupt().first_lsn, Some(Lsn(3)));
 }
 
 #[test]

@@ -9,7 +9,7 @@ fn used(rig: &Rig) -> u64 {
 
 #[test]
 fn a_frame_that_ends_where_the_footer_must_begin_fits_and_one_byte_more_rotates() {
-    let room = SEGMENT_LEN as usize - 2 * 512 - FRAME_HEADER_LEN;
+    let room = SEGMENT_LEN as usize - 2 * 512 - FRAME_HEADER_LEN - 1;
     for (len, segment) in [(room - 1, 1), (room, 1)] {
         let rig = Rig::new();
         let mut log = rig.open().unwrap().found.log;
