@@ -19,7 +19,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::message::DeadReason;
 use crate::options::QueueOptions;
-use crate::record::{Key, Record};
+use crate::record::{Detail, Key, Record};
 use crate::types::limits::{MAX_DELAY, MAX_ERROR_LEN};
 use crate::types::{Entry, Phase, Receipt, Timestamp};
 
@@ -139,7 +139,8 @@ fn give_back(entry: &Entry, options: &QueueOptions, visible_at: Timestamp, error
     if attempts_used_up(entry, options) {
         return Outcome::Die { reason: DeadReason::MaxAttempts, error };
     }
-    Outcome::Write(Record::Nacked { key: key(entry), epoch: entry.epoch, visible_at, error })
+    let detail = error.map(|error| Detail { error: Some(error), dead: None });
+    Outcome::Write(Record::Nacked { key: key(entry), epoch: entry.epoch, visible_at, detail })
 }
 
 pub(crate) fn attempts_used_up(entry: &Entry, options: &QueueOptions) -> bool {

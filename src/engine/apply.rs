@@ -45,10 +45,10 @@ pub(crate) fn transition(before: Option<Entry>, record: &Record, written: Writte
             }
         }
         Record::Extended { visible_at, .. } => entry.visible_at = *visible_at,
-        Record::Nacked { visible_at, error, .. } => {
+        Record::Nacked { visible_at, detail, .. } => {
             entry.phase = Phase::Queued;
             entry.visible_at = *visible_at;
-            if error.is_some() {
+            if detail.is_some() {
                 entry.detail = at;
             }
         }

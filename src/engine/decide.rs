@@ -34,7 +34,7 @@ enum Found {
     At(QueueId),
     Gone,
     /// The index must be asked.
-    Unknown(QueueId),
+    Unknown,
 }
 
 impl Committer {
@@ -153,35 +153,43 @@ impl Committer {
 
     /// Messages that must be brought into memory before this command can be decided.
     fn missing(&self, command: &Command) -> Vec<(QueueId, MessageId)> {
-        let unknown = |receipt: &Receipt| match self.locate(receipt) {
-            Found::Unknown(queue) => Some((queue, receipt.id)),
-            _ => None,
-        };
-        match command {
-            Command::Settle { items, .. } => items.iter().filter_map(|(receipt, _)| unknown(receipt)).collect(),
+        let receipts: Vec<&Receipt> = match command {
+            Command::Settle { items, .. } => items.iter().map(|(receipt, _)| receipt).collect(),
             Command::Batch(items) => items
                 .iter()
                 .filter_map(|item| match item {
-                    BatchItem::Settle(receipt, _) => unknown(receipt),
+                    BatchItem::Settle(receipt, _) => Some(receipt),
                     BatchItem::Send(..) => None,
                 })
                 .collect(),
-            _ => Vec::new(),
+            _ => return Vec::new(),
+        };
+        if !receipts.iter().any(|receipt| matches!(self.locate(receipt), Found::Unknown)) {
+            return Vec::new();
         }
+        // All of them, in both places, so that the answer is of one moment: what is resident now may
+        // not be any more when it comes.
+        let places = |receipt: &Receipt| {
+            let id = receipt.id;
+            self.places(receipt.queue).map(move |queue| (queue, id))
+        };
+        receipts.into_iter().flat_map(places).collect()
     }
 
-    /// Looks in the receipt's queue, and in the one to which it may have been moved.
+    /// Where a message of this queue may be: in it, or where it may have been moved as dead.
+    fn places(&self, queue: QueueId) -> impl Iterator<Item = QueueId> + use<> {
+        [Some(queue), self.dead_letter_of(queue)].into_iter().flatten()
+    }
+
     fn locate(&self, receipt: &Receipt) -> Found {
-        let mut candidate = Some(receipt.queue);
-        for _ in 0..2 {
-            let Some((id, queue)) = candidate.and_then(|id| Some((id, self.tables.queues.get(&id)?))) else { break };
+        for id in self.places(receipt.queue) {
+            let Some(queue) = self.tables.queues.get(&id) else { continue };
             if queue.entry(receipt.id).is_some() {
                 return Found::At(id);
             }
             if !queue.knows(receipt.id) && !self.absent.contains(&(id, receipt.id)) {
-                return Found::Unknown(id);
+                return Found::Unknown;
             }
-            candidate = self.dead_letter_of(id);
         }
         Found::Gone
     }
@@ -402,7 +410,7 @@ impl Committer {
         }
         let entry = match self.locate(receipt) {
             Found::At(queue) => self.tables.entry(queue, receipt.id).copied(),
-            Found::Gone | Found::Unknown(_) => None,
+            Found::Gone | Found::Unknown => None,
         };
         let now = self.group.now;
         let Some(queue) = self.tables.queues.get_mut(&receipt.queue) else {
@@ -441,7 +449,13 @@ impl Committer {
             queue.meter.acked += u64::from(matches!(outcome, Outcome::Write(Record::Acked { .. })));
         }
         match outcome {
-            Outcome::Write(record) => {
+            Outcome::Write(mut record) => {
+                if let Record::Nacked { detail: Some(detail), .. } = &mut record
+                    && entry.origin.is_some()
+                {
+                    // How it died before it was moved here stays with it.
+                    detail.dead = self.shared.read_detail(entry).ok().and_then(|detail| detail.dead);
+                }
                 self.write(&record, &[]);
             }
             Outcome::Die { reason, error } => self.die(entry, reason, error),

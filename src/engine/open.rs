@@ -283,6 +283,9 @@ impl<'a> Recovery<'a> {
                 return Err(checkpoint_missing(&path));
             }
             log::create(fs, dir, &store, options.segment_len, site.env.clock.wall())?;
+            // The directory's own name must be as durable as what is in it.
+            let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            fs.sync_dir(parent).map_err(|e| Error::io("cannot sync", parent, e))?;
             let first = first_checkpoint(site.env.clock.wall());
             (CheckpointFile::create(fs, dir, store.id.seed(), &first)?, first)
         } else {

@@ -104,8 +104,6 @@ pub(crate) struct Request {
     pub(crate) lazy: bool,
     /// Room in the inbox, given back when the request is answered.
     pub(crate) room: Option<OwnedSemaphorePermit>,
-    /// How often it went to the index for entries and came back.
-    pub(crate) tries: u32,
 }
 
 /// One hand-out on its way to the caller. Until it is [kept](Self::keep), dropping it gives the
@@ -290,7 +288,7 @@ impl Shared {
             if !taken || self.closed.load(Ordering::Acquire) {
                 return Err(self.gone());
             }
-            inbox.requests.push_back(Request { command, reply, lazy, room, tries: 0 });
+            inbox.requests.push_back(Request { command, reply, lazy, room });
         }
         self.signal.notify_one();
         Ok(answer)
@@ -396,8 +394,9 @@ impl Shared {
             return Ok(Detail::default());
         }
         Ok(match self.read_record(entry.detail, entry.id)?.0 {
-            Record::Nacked { error, .. } => Detail { error, dead: None },
-            Record::Dead { detail, .. } | Record::Moved { detail, .. } => detail,
+            Record::Nacked { detail: Some(detail), .. }
+            | Record::Dead { detail, .. }
+            | Record::Moved { detail, .. } => detail,
             Record::Relocated(relocated) => relocated.detail.unwrap_or_default(),
             other => {
                 tracing::warn!(message = entry.id.0, kind = other.name(), "a detail stands in a record that has none");

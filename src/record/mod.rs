@@ -162,7 +162,8 @@ pub(crate) enum Record {
         key: Key,
         epoch: u32,
         visible_at: Timestamp,
-        error: Option<String>,
+        /// With an error text: what is kept with the message from now on.
+        detail: Option<Detail>,
     },
     Released {
         key: Key,
@@ -297,7 +298,7 @@ impl Record {
                 | Self::Relocated(_)
                 | Self::Dead { .. }
                 | Self::Moved { .. }
-                | Self::Nacked { error: Some(_), .. }
+                | Self::Nacked { detail: Some(_), .. }
         )
     }
 

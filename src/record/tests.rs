@@ -93,9 +93,14 @@ fn golden() -> Vec<(Record, &'static [u8], &'static str)> {
             "0b000d0000000705fb2c01040502fca0860100",
         ),
         (Record::Extended { key: key(), epoch, visible_at }, b"", "0c000b0000000705fb2c0104fca0860100"),
-        (Record::Nacked { key: key(), epoch, visible_at, error: None }, b"", "0d000c0000000705fb2c0104fca086010000"),
+        (Record::Nacked { key: key(), epoch, visible_at, detail: None }, b"", "0d000c0000000705fb2c0104fca086010000"),
         (
-            Record::Nacked { key: key(), epoch, visible_at, error: Some("bad".to_owned()) },
+            Record::Nacked {
+                key: key(),
+                epoch,
+                visible_at,
+                detail: Some(Detail { error: Some("bad".to_owned()), dead: None }),
+            },
             b"",
             "0d0110000000000000000260d03d0705fb2c0104fca08601000103626164",
         ),

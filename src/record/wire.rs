@@ -156,7 +156,7 @@ pub(super) fn encode_meta(record: &Record, out: &mut Vec<u8>) {
             put(out, (key, epoch, receive_count, attempts, visible_at.0));
         }
         Record::Extended { key, epoch, visible_at } => put(out, (key, epoch, visible_at.0)),
-        Record::Nacked { key, epoch, visible_at, error } => put(out, (key, epoch, visible_at.0, error)),
+        Record::Nacked { key, epoch, visible_at, detail } => put(out, (key, epoch, visible_at.0, detail)),
         Record::Released { key, epoch, attempts, visible_at } => put(out, (key, epoch, attempts, visible_at.0)),
         Record::Acked { key, epoch } => put(out, (key, epoch)),
         Record::Dead { key, detail } => put(out, (key, detail)),
@@ -210,8 +210,8 @@ pub(super) fn decode_meta(kind: u8, meta: &[u8]) -> Result<Record, Bad> {
             Record::Extended { key, epoch, visible_at: Timestamp(visible_at) }
         }
         13 => {
-            let (key, epoch, visible_at, error) = get(meta)?;
-            Record::Nacked { key, epoch, visible_at: Timestamp(visible_at), error }
+            let (key, epoch, visible_at, detail) = get(meta)?;
+            Record::Nacked { key, epoch, visible_at: Timestamp(visible_at), detail }
         }
         14 => {
             let (key, epoch, attempts, visible_at) = get(meta)?;

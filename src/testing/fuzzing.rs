@@ -67,7 +67,7 @@ mod tests {
             key,
             epoch: 2,
             visible_at: crate::Timestamp::from_millis(77),
-            error: Some("disk on fire".into()),
+            detail: Some(record::Detail { error: Some("disk on fire".into()), dead: None }),
         };
         let _ = record::encode(&nacked, &[], Lsn::FIRST, SEED, &mut bytes);
         for len in 0..=bytes.len() {

@@ -237,6 +237,7 @@ impl Rig {
     ///
     /// # Panics
     /// When it never returns: it waits for the clock, or hangs.
+    #[track_caller]
     pub fn run<F: Future>(&self, call: F) -> F::Output {
         match self.try_run(call) {
             Some(output) => output,

@@ -121,6 +121,9 @@ pub fn seed(seed: u64, totals: &mut Totals) {
 impl World<'_> {
     fn open(&mut self) {
         let store = self.rig.open();
+        if std::env::var_os("REAPPEAR_SEED").is_some() {
+            println!("at {}: {:?}", self.model.now, store.report());
+        }
         self.queues = (0..QUEUES).map(|i| store.queue(format!("q{i}").as_str()).unwrap()).collect();
         self.store = Some(store);
         self.rig.settle();
