@@ -158,6 +158,8 @@ pub(crate) struct Committer {
     unmarked: bool,
     checkpoint: CheckpointPlan,
     closing: Closing,
+    /// The store is being closed.
+    ending: bool,
     /// Until when a store that is being closed waits for holders to settle.
     close_at: Option<Timestamp>,
     dice: u64,
@@ -237,6 +239,7 @@ impl Committer {
             last_sync: boot,
             unmarked: false,
             closing: Closing::No,
+            ending: false,
             close_at: None,
         }
     }
@@ -608,6 +611,7 @@ impl Committer {
             self.checkpoint.asked = true;
             self.ask_index(Ask::Checkpoint { durable: self.log.durable_lsn(), clean: false });
         }
+        self.ending = closing.is_some();
         if let Some(until) = closing {
             self.close(until);
         }
@@ -694,7 +698,10 @@ impl Committer {
         if self.group.refusal.is_some() {
             wake_in = RETRY_AFTER;
         } else {
-            for at in [self.tables.next_timer(), self.waiters.next_deadline(), self.close_at].into_iter().flatten() {
+            let known = |at: &Timestamp| *at < self.tables.event_horizon;
+            let times = [self.tables.next_timer(), self.waiters.next_deadline(), self.close_at];
+            // What comes after the event horizon is looked at when the horizon has moved.
+            for at in times.into_iter().flatten().filter(known) {
                 wake_in = wake_in.min(at.since(now));
             }
         }
@@ -704,7 +711,7 @@ impl Committer {
         let mark = self.unmarked.then(|| self.last_write + MARK_AFTER);
         let checkpoint = (self.log.durable_lsn() > self.checkpoint.lsn && !self.checkpoint.asked)
             .then(|| self.checkpoint.at + CHECKPOINT_EVERY);
-        if self.poison.is_none() {
+        if self.poison.is_none() && !self.ending {
             for at in [mark, checkpoint, self.sync_due()].into_iter().flatten() {
                 wake_in = wake_in.min(at.saturating_sub(boot));
             }

@@ -30,6 +30,9 @@ fn every_seed_agrees_with_the_model() {
                 scope.spawn(move || {
                     let mut totals = run::Totals::default();
                     for seed in seeds.filter(|seed| seed % workers == worker) {
+                        if std::env::var_os("REAPPEAR_LOUD").is_some() {
+                            eprintln!("seed {seed}");
+                        }
                         let result = catch_unwind(AssertUnwindSafe(|| run::seed(seed, &mut totals)));
                         assert!(result.is_ok(), "seed {seed} failed; replay it with REAPPEAR_SEED={seed}");
                     }
