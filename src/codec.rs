@@ -39,10 +39,6 @@ impl<'a> Reader<'a> {
         self.array().map(u8::from_le_bytes)
     }
 
-    pub(crate) fn u16(&mut self) -> Result<u16, Short> {
-        self.array().map(u16::from_le_bytes)
-    }
-
     pub(crate) fn u32(&mut self) -> Result<u32, Short> {
         self.array().map(u32::from_le_bytes)
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::delivery::{Delivery, settle_many, settle_one};
-use crate::engine::open::{OpenReport, RecoveryProgress};
+use crate::engine::report::{OpenReport, RecoveryProgress};
 use crate::engine::stats::{QueueStats, StoreStats};
 use crate::engine::wait::{BatchItem, Command, Reply};
 use crate::engine::{Engine, real_site};
@@ -136,7 +136,6 @@ impl Store {
     }
 
     /// An empty batch: any mix of sends and settles over any queues, carried out as one atomic step.
-    #[must_use]
     pub fn batch(&self) -> Batch {
         Batch { engine: Arc::clone(&self.engine), items: Vec::new() }
     }

@@ -25,6 +25,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::engine::replay::decode_row;
 use crate::engine::wait::{Reply, ReplyTo, Seen, Shared};
 use crate::env::{Clock, Fs};
 use crate::error::Result;
@@ -68,10 +69,6 @@ impl Fold {
     /// gone, `None` if nothing is known here.
     pub(crate) fn get(&self, place: &Place) -> Option<Option<Entry>> {
         self.batch.changes.get(place).copied()
-    }
-
-    pub(crate) fn queue_row(&self, id: QueueId) -> Option<Option<&Vec<u8>>> {
-        self.batch.queues.get(&id).map(Option::as_ref)
     }
 
     /// Whether a purge since the last flush takes what the index still has at this place.
@@ -281,7 +278,7 @@ impl Applier {
         tracing::error!(%error, "the index on disk failed; one in memory takes its place until the store is opened again");
         let upto = self.fold_target();
         let rebuilt = Index::open(Box::new(MemKv::new()), self.shared.store)
-            .and_then(|index| crate::engine::open::rebuild_upto(&self.fs, &self.dir, index, upto, self.shared.seed));
+            .and_then(|index| crate::engine::replay::rebuild_upto(&self.fs, &self.dir, index, upto, self.shared.seed));
         match rebuilt {
             Ok(index) => {
                 self.index = index;
@@ -373,17 +370,34 @@ impl Applier {
         }
         self.index.sync()?;
         let (live_count, live_hash) = self.index.live();
+        let first_segment = self.first_needed()?;
         self.checkpoint.write(Checkpoint {
             generation: 0,
             lsn: self.index.applied(),
             durable_lsn: durable,
-            first_segment: self.shared.segments.list().first().map_or(1, |segment| segment.number),
+            first_segment,
             boot_id: self.clock.boot_id(),
             index_generation: self.index_generation,
             live_count,
             live_hash,
             clock: self.index.clock(),
             clean: clean && self.index.applied() == durable,
-        })
+        })?;
+        // Either slot may be the one that is read next: what both can do without may go.
+        let removed = self.shared.segments.remove_before(self.checkpoint.first_segment())?;
+        if removed > 0 {
+            tracing::debug!(removed, "segments that nothing live needs were removed");
+        }
+        Ok(())
+    }
+
+    /// The oldest segment that holds a live message, a message's last error or dead reason, or a
+    /// queue's definition; the newest one in any case.
+    fn first_needed(&mut self) -> Result<u32> {
+        let newest = self.shared.segments.list().last().map_or(1, |segment| segment.number);
+        let defined = self.index.queues()?.into_iter().filter_map(|(id, row)| decode_row(id, &row));
+        let defined = defined.map(|row| row.defined.segment).min().unwrap_or(newest);
+        let uses = self.index.segment_uses().iter().find(|(_, uses)| uses.messages > 0);
+        Ok(uses.map_or(newest, |(number, _)| *number).min(defined).min(newest))
     }
 }

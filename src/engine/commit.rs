@@ -26,87 +26,24 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use rustc_hash::FxHashSet;
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::engine::applier::{Answer, Ask, Change, Task, Tasks};
 use crate::engine::apply::{Written, transition};
+use crate::engine::checkpoint::{CheckpointPlan, Closing, Turn};
 use crate::engine::decide::Parked;
+use crate::engine::group::Group;
+use crate::engine::queues::Queue;
 use crate::engine::redrive::{Redrive, Slice};
-use crate::engine::state::{Queue, Tables};
-use crate::engine::wait::{Command, Inbox, Reply, ReplyTo, Request, Shared};
+use crate::engine::state::Tables;
+use crate::engine::wait::{Command, Inbox, Reply, Request, Shared};
 use crate::engine::waiters::Waiters;
 use crate::env::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lifecycle::{self, Timeout};
-use crate::log::{FRAME_HEADER_LEN, FrameStart, Log};
+use crate::log::{FRAME_HEADER_LEN, Log};
 use crate::options::Durability;
 use crate::record::{self, Record};
 use crate::types::{Entry, Lsn, MessageId, Position, QueueId, QueueName, Receipt, State, Timestamp};
-
-/// What one frame gathers.
-pub(crate) struct Group {
-    /// Room for the header, then the payload.
-    pub(crate) frame: Vec<u8>,
-    start: FrameStart,
-    /// Most bytes the payload may grow to.
-    room: usize,
-    records: u32,
-    pub(crate) now: Timestamp,
-    changes: Vec<Change>,
-    replies: Vec<(ReplyTo, Result<Reply>, Option<OwnedSemaphorePermit>)>,
-    /// Something in it must be on disk before anyone is answered.
-    strict: bool,
-    /// Why nothing can be written in this turn.
-    pub(crate) refusal: Option<Error>,
-    /// Questions for the index, asked when the frame is durable.
-    asks: Vec<Ask>,
-    /// Callers who wait for a sync of everything so far.
-    syncs: Vec<ReplyTo>,
-}
-
-impl Group {
-    fn new() -> Self {
-        Self {
-            frame: vec![0; FRAME_HEADER_LEN],
-            start: FrameStart { segment: 0, payload_offset: 0 },
-            room: 0,
-            records: 0,
-            now: Timestamp::ZERO,
-            changes: Vec::new(),
-            replies: Vec::new(),
-            strict: false,
-            refusal: None,
-            asks: Vec::new(),
-            syncs: Vec::new(),
-        }
-    }
-
-    fn reset(&mut self, now: Timestamp) {
-        self.frame.truncate(FRAME_HEADER_LEN);
-        self.room = 0;
-        self.records = 0;
-        self.now = now;
-        self.strict = false;
-        self.refusal = None;
-    }
-
-    /// Whether a record of at most this many bytes still fits.
-    pub(crate) fn has_room(&self, len: usize) -> bool {
-        self.refusal.is_none() && self.frame.len() - FRAME_HEADER_LEN + len <= self.room
-    }
-
-    pub(crate) fn reply(&mut self, to: ReplyTo, reply: Result<Reply>, room: Option<OwnedSemaphorePermit>) {
-        self.replies.push((to, reply, room));
-    }
-
-    pub(crate) fn ask(&mut self, ask: Ask) {
-        self.asks.push(ask);
-    }
-
-    pub(crate) fn sync_for(&mut self, to: ReplyTo) {
-        self.syncs.push(to);
-    }
-}
 
 /// Figures since open.
 #[derive(Debug)]
@@ -114,15 +51,6 @@ pub(crate) struct Meter {
     pub(crate) frames: u64,
     pub(crate) records: u64,
     pub(crate) sync_times: Option<Histogram<u64>>,
-}
-
-/// How far a store is with closing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Closing {
-    No,
-    /// The last frame is written; the applier has been asked for the last checkpoint.
-    Settling,
-    Done,
 }
 
 /// See the module.
@@ -143,43 +71,26 @@ pub(crate) struct Committer {
     /// Messages that were made resident for this turn only.
     pub(crate) borrowed: Vec<(QueueId, MessageId)>,
     /// Queues with more to do than fitted into this turn's frame.
-    unfinished: Vec<QueueId>,
+    pub(crate) unfinished: Vec<QueueId>,
     pub(crate) meter: Meter,
     pub(crate) poison: Option<Error>,
     pub(crate) log: Log,
-    clock: Arc<dyn Clock>,
-    leftover: VecDeque<Request>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) leftover: VecDeque<Request>,
     /// Written but not yet given to the applier, because not yet durable.
-    unsynced: Vec<Change>,
-    events_asked: bool,
-    last_write: Duration,
-    last_sync: Duration,
+    pub(crate) unsynced: Vec<Change>,
+    pub(crate) events_asked: bool,
+    pub(crate) last_write: Duration,
+    pub(crate) last_sync: Duration,
     /// The last frame is not vouched for by another one yet.
-    unmarked: bool,
-    checkpoint: CheckpointPlan,
-    closing: Closing,
+    pub(crate) unmarked: bool,
+    pub(crate) checkpoint: CheckpointPlan,
+    pub(crate) closing: Closing,
     /// The store is being closed.
-    ending: bool,
+    pub(crate) ending: bool,
     /// Until when a store that is being closed waits for holders to settle.
-    close_at: Option<Timestamp>,
+    pub(crate) close_at: Option<Timestamp>,
     dice: u64,
-}
-
-#[derive(Debug)]
-struct CheckpointPlan {
-    asked: bool,
-    /// The last one that was written, and when.
-    lsn: Lsn,
-    at: Duration,
-    log_len: u64,
-}
-
-/// What a turn leaves to wait for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Turn {
-    /// When to look again, even if nothing comes in.
-    pub(crate) wake_in: Duration,
-    pub(crate) done: bool,
 }
 
 /// Most bytes one frame gathers, unless a single request needs more.
@@ -191,16 +102,8 @@ const MAX_TIMERS: usize = 1024;
 /// How far ahead of the clock events are brought into memory, and when the next stretch is asked for.
 const EVENT_STRETCH: Duration = Duration::from_secs(60);
 const EVENT_AHEAD: Duration = Duration::from_secs(20);
-/// An idle log's last frame gets a mark behind it after this.
-const MARK_AFTER: Duration = Duration::from_secs(1);
-const CHECKPOINT_EVERY: Duration = Duration::from_secs(10);
-const CHECKPOINT_LEN: u64 = 64 * 1024 * 1024;
-/// After a refusal for lack of room, when to look again.
-const RETRY_AFTER: Duration = Duration::from_millis(500);
 /// Changes the index may lag behind before the committer waits for it.
 const MAX_INDEX_LAG: usize = 2_000_000;
-/// Nothing is waited for longer, so that a suspended machine is noticed.
-const MAX_IDLE: Duration = Duration::from_secs(60);
 
 impl Committer {
     pub(crate) fn new(
@@ -476,7 +379,7 @@ impl Committer {
 
     fn note_queue(&mut self, id: QueueId) {
         if let Some(queue) = self.tables.queues.get(&id) {
-            let row = crate::engine::open::queue_row(id, queue, self.shared.seed);
+            let row = crate::engine::replay::queue_row(id, queue, self.shared.seed);
             self.group.changes.push(Change::Queue { id, row: Some(row) });
         }
     }
@@ -554,7 +457,7 @@ impl Committer {
         }
     }
 
-    fn ask_index(&mut self, ask: Ask) {
+    pub(crate) fn ask_index(&mut self, ask: Ask) {
         // A question is answered as of everything decided so far, so that must be durable.
         if self.poison.is_none()
             && let Err(error) = self.sync()
@@ -589,47 +492,6 @@ impl Committer {
         }
     }
 
-    /// Everything that is not for a caller: marks, syncs that are due, checkpoints, closing.
-    fn keep_house(&mut self, closing: Option<Timestamp>) {
-        let now = self.clock.boottime();
-        if self.poison.is_none() {
-            if self.sync_due().is_some_and(|due| now >= due)
-                && let Err(error) = self.sync()
-            {
-                self.poison(error);
-            }
-            if self.unmarked && closing.is_none() && now.saturating_sub(self.last_write) >= MARK_AFTER {
-                self.write_alone(&Record::Mark);
-                self.unmarked = false;
-            }
-        }
-        let plan = &self.checkpoint;
-        let news = self.log.durable_lsn() > plan.lsn;
-        let due = now.saturating_sub(plan.at) >= CHECKPOINT_EVERY
-            || self.log.log_len().saturating_sub(plan.log_len) >= CHECKPOINT_LEN;
-        if news && due && !plan.asked && closing.is_none() {
-            self.checkpoint.asked = true;
-            self.ask_index(Ask::Checkpoint { durable: self.log.durable_lsn(), clean: false });
-        }
-        self.ending = closing.is_some();
-        if let Some(until) = closing {
-            self.close(until);
-        }
-    }
-
-    fn checkpointed(&mut self, lsn: Lsn, result: Result<()>) {
-        self.checkpoint.asked = false;
-        self.checkpoint.at = self.clock.boottime();
-        self.checkpoint.log_len = self.log.log_len();
-        match result {
-            Ok(()) => self.checkpoint.lsn = lsn,
-            Err(error) => tracing::warn!(%error, "no checkpoint was written; it is tried again"),
-        }
-        if self.closing == Closing::Settling {
-            self.closing = Closing::Done;
-        }
-    }
-
     /// Begins a frame that no caller waits for.
     pub(crate) fn begin_alone(&mut self, room: usize) {
         let now = self.now();
@@ -644,82 +506,12 @@ impl Committer {
     }
 
     /// Writes a frame of one record that no caller waits for.
-    fn write_alone(&mut self, record: &Record) {
+    pub(crate) fn write_alone(&mut self, record: &Record) {
         self.begin_alone(record::FIXED_BOUND);
         if self.group.refusal.is_none() {
             self.write(record, &[]);
             self.end_alone();
         }
-    }
-
-    /// One step towards the end: everybody is answered, the log ends with a Clean mark, the index
-    /// is brought up to it and checkpointed.
-    fn close(&mut self, until: Timestamp) {
-        for waiter in self.waiters.take_all() {
-            let _ = waiter.reply.send(Err(Error::closed()));
-        }
-        let busy = !self.leftover.is_empty()
-            || !self.parked.is_empty()
-            || !self.redrives.is_empty()
-            || !self.given_back.is_empty() && self.group.refusal.is_none()
-            || !self.shared.inbox().is_empty();
-        let held = self.group.now < until && self.tables.in_flight(1).len() == 1;
-        self.close_at = held.then_some(until);
-        if busy || held || self.closing != Closing::No {
-            return;
-        }
-        self.closing = Closing::Settling;
-        if self.poison.is_none() {
-            self.write_alone(&Record::Clean);
-        }
-        if self.poison.is_some() {
-            self.closing = Closing::Done;
-            return;
-        }
-        self.ask_index(Ask::Checkpoint { durable: self.log.durable_lsn(), clean: true });
-    }
-
-    fn sync_due(&self) -> Option<Duration> {
-        let waiting = self.log.durable_lsn() < self.log.written_lsn();
-        match self.shared.durability() {
-            _ if !waiting => None,
-            Durability::Interval(every) => Some(self.last_sync.saturating_add(every)),
-            // Settles that asked for less than the store's durability still follow soon.
-            Durability::Always => Some(self.last_write.saturating_add(MARK_AFTER)),
-            Durability::Os => None,
-        }
-    }
-
-    /// When to look again.
-    fn plan(&self) -> Turn {
-        let now = self.shared.clock.now();
-        let boot = self.clock.boottime();
-        let mut wake_in = MAX_IDLE;
-        if self.group.refusal.is_some() {
-            wake_in = RETRY_AFTER;
-        } else {
-            let known = |at: &Timestamp| *at < self.tables.event_horizon;
-            let times = [self.tables.next_timer(), self.waiters.next_deadline(), self.close_at];
-            // What comes after the event horizon is looked at when the horizon has moved.
-            for at in times.into_iter().flatten().filter(known) {
-                wake_in = wake_in.min(at.since(now));
-            }
-        }
-        if !self.events_asked {
-            wake_in = wake_in.min(Timestamp(self.tables.event_horizon.0.saturating_sub(20_000)).since(now));
-        }
-        let mark = self.unmarked.then(|| self.last_write + MARK_AFTER);
-        let checkpoint = (self.log.durable_lsn() > self.checkpoint.lsn && !self.checkpoint.asked)
-            .then(|| self.checkpoint.at + CHECKPOINT_EVERY);
-        if self.poison.is_none() && !self.ending {
-            for at in [mark, checkpoint, self.sync_due()].into_iter().flatten() {
-                wake_in = wake_in.min(at.saturating_sub(boot));
-            }
-        }
-        if !self.leftover.is_empty() || !self.unfinished.is_empty() && self.group.refusal.is_none() {
-            wake_in = Duration::ZERO;
-        }
-        Turn { wake_in, done: self.closing == Closing::Done }
     }
 
     /// A number that differs each time, for jitter.

@@ -7,19 +7,14 @@
 //! # Not here
 //! The rules themselves (`lifecycle.rs`); when the frame is written (`commit.rs`).
 
-use std::time::Duration;
-
 use crate::engine::applier::Ask;
 use crate::engine::commit::Committer;
-use crate::engine::state::Head;
-use crate::engine::stats::advise;
-use crate::engine::wait::{BatchItem, Command, Grant, Reply, Request};
+use crate::engine::wait::{BatchItem, Command, Reply, Request};
 use crate::engine::waiters::Waiter;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lifecycle::{self, Outcome, Settle, Timeout};
 use crate::message::{DeadReason, NewMessage};
-use crate::options::QueueOptions;
-use crate::record::{self, Detail, Died, Record, Sent, StateSet};
+use crate::record::{self, Detail, Died, Record, Sent};
 use crate::types::limits::{MAX_PAYLOAD_LEN, MAX_RECEIVE_COUNT};
 use crate::types::{Entry, Lsn, MessageId, QueueId, QueueName, Receipt, State, Timestamp};
 
@@ -258,7 +253,7 @@ impl Committer {
     }
 
     /// The queue of that name, created with the store's defaults if that is allowed.
-    fn ensure_queue(&mut self, name: &QueueName) -> Result<QueueId> {
+    pub(crate) fn ensure_queue(&mut self, name: &QueueName) -> Result<QueueId> {
         match self.queue_id(name) {
             Err(_) if self.shared.options.create_queues => {
                 let mut options = self.shared.options.queue_defaults.clone();
@@ -267,124 +262,6 @@ impl Committer {
                 self.create_queue(name, options)
             }
             found => found,
-        }
-    }
-
-    // ---- receiving ------------------------------------------------------------------------------
-
-    fn check_receive(
-        &mut self,
-        name: &QueueName,
-        max: usize,
-        visibility: Option<Duration>,
-    ) -> Result<(QueueId, Duration)> {
-        if !(1..=MAX_RECEIVE_COUNT).contains(&max) {
-            return Err(Error::invalid(format!("max is {max}; give 1 to {MAX_RECEIVE_COUNT}")));
-        }
-        if let Ok(id) = self.queue_id(name)
-            && let Some(queue) = self.tables.queues.get(&id)
-        {
-            let visibility = visibility.unwrap_or_else(|| queue.options.visibility());
-            lifecycle::check_visibility(visibility, &queue.options)?;
-            return Ok((id, visibility));
-        }
-        let defaults = &self.shared.options.queue_defaults;
-        let visibility = visibility.unwrap_or_else(|| defaults.visibility());
-        lifecycle::check_visibility(visibility, defaults)?;
-        self.ensure_queue(name).map(|id| (id, visibility))
-    }
-
-    /// Serves the receivers that wait in queues where something changed.
-    pub(crate) fn dispatch(&mut self) {
-        for queue in self.tables.take_woken() {
-            self.serve(queue);
-        }
-    }
-
-    fn serve(&mut self, id: QueueId) {
-        while let Some((arrival, waiter)) = self.waiters.first(id) {
-            let (max, visibility) = (waiter.max, waiter.visibility);
-            let grants = self.hand_out(id, max, visibility);
-            if grants.is_empty() {
-                break;
-            }
-            if let Some(waiter) = self.waiters.remove(id, arrival) {
-                self.group.reply(waiter.reply, Ok(Reply::Grants(grants)), None);
-            }
-        }
-        if !self.head_is_unknown(id) {
-            for waiter in self.waiters.take_overdue(id) {
-                self.group.reply(waiter.reply, Ok(Reply::Grants(Vec::new())), None);
-            }
-        }
-    }
-
-    /// Hands out up to `max` messages of a queue, in order.
-    fn hand_out(&mut self, id: QueueId, max: usize, visibility: Duration) -> Vec<Grant> {
-        let mut grants = Vec::new();
-        while grants.len() < max {
-            let Some(queue) = self.tables.queues.get(&id) else { break };
-            if queue.paused || queue.room_in_flight() == 0 {
-                break;
-            }
-            let head = queue.head();
-            match head {
-                Head::Ready(_) if !self.group.has_room(record::FIXED_BOUND) => {
-                    // The rest goes into the next frame.
-                    self.again(id);
-                    break;
-                }
-                Head::Ready(message) => grants.extend(self.grant(id, message, visibility)),
-                Head::Cold { priority } => {
-                    self.tables.hungry.insert((id, priority));
-                    break;
-                }
-                Head::Empty => break,
-            }
-        }
-        grants
-    }
-
-    fn grant(&mut self, queue: QueueId, id: MessageId, visibility: Duration) -> Option<Grant> {
-        let entry = *self.tables.entry(queue, id)?;
-        self.write(&lifecycle::receive(&entry, visibility, self.group.now), &[]);
-        self.require_sync();
-        let entry = *self.tables.entry(queue, id)?;
-        if let Some(queue) = self.tables.queues.get_mut(&queue) {
-            queue.meter.received += 1;
-            queue.meter.redelivered += u64::from(entry.receive_count > 1);
-        }
-        let receipt = Receipt { store: self.shared.store, queue, id, epoch: entry.epoch };
-        Some(Grant::new(receipt, entry, &self.shared))
-    }
-
-    /// Whether the index must still say what is first in the queue.
-    fn head_is_unknown(&self, id: QueueId) -> bool {
-        self.tables.queues.get(&id).is_some_and(|queue| {
-            !queue.paused && queue.room_in_flight() > 0 && matches!(queue.head(), Head::Cold { .. })
-        })
-    }
-
-    /// Answers receivers whose time is up with nothing.
-    pub(crate) fn expire_waiters(&mut self) {
-        while let Some((queue, arrival)) = self.waiters.pop_due(self.group.now) {
-            if self.head_is_unknown(queue) || (self.is_woken_again(queue) && self.group.refusal.is_none()) {
-                self.waiters.set_overdue(queue, arrival);
-            } else if let Some(waiter) = self.waiters.remove(queue, arrival) {
-                self.group.reply(waiter.reply, Ok(Reply::Grants(Vec::new())), None);
-            }
-        }
-    }
-
-    /// Hand-outs whose callers went away before they saw them are receivable again, attempt refunded.
-    pub(crate) fn give_back(&mut self) {
-        while let Some(receipt) = self.given_back.last().copied() {
-            if !self.group.has_room(record::FIXED_BOUND) {
-                return;
-            }
-            self.given_back.pop();
-            let _ = self.settle_one(None, &receipt, Settle::Release);
-            self.require_sync();
         }
     }
 
@@ -424,7 +301,7 @@ impl Committer {
         entry.ok_or_else(|| Error::not_found(format!("message {} is gone", receipt.id)))
     }
 
-    fn settle_one(&mut self, only: Option<&QueueName>, receipt: &Receipt, settle: Settle) -> Result<()> {
+    pub(crate) fn settle_one(&mut self, only: Option<&QueueName>, receipt: &Receipt, settle: Settle) -> Result<()> {
         let entry = self.check(only, receipt, &settle)?;
         let outcome = self.outcome(&entry, settle)?;
         self.carry_out(&entry, outcome);
@@ -572,157 +449,5 @@ impl Committer {
             }
         }
         Ok(Reply::Ids(ids))
-    }
-
-    // ---- queues ---------------------------------------------------------------------------------
-
-    fn create(&mut self, name: QueueName, options: Option<QueueOptions>) -> Result<Reply> {
-        if self.tables.names.contains_key(&name) {
-            return Err(Error::new(ErrorKind::AlreadyExists, format!("queue {:?} is there already", name.as_str())));
-        }
-        let options = options.unwrap_or_else(|| self.shared.options.queue_defaults.clone());
-        self.create_queue(&name, options).map(|_| Reply::Done)
-    }
-
-    fn create_queue(&mut self, name: &QueueName, options: QueueOptions) -> Result<QueueId> {
-        self.check_options(name, &options)?;
-        let lsn = self.write(&Record::QueueCreated { name: name.as_str().to_owned(), options }, &[]);
-        Ok(QueueId(lsn.0))
-    }
-
-    /// The options by themselves, and that the dead-letter queues form no loop.
-    fn check_options(&self, name: &QueueName, options: &QueueOptions) -> Result<()> {
-        options.validate()?;
-        let mut target = options.dead_letter.clone();
-        let mut passed = vec![name.as_str().to_owned()];
-        while let Some(next) = target {
-            if passed.contains(&next) {
-                passed.push(next);
-                return Err(Error::invalid(format!("dead-letter queues form a loop: {}", passed.join(" -> "))));
-            }
-            let Some(queue) =
-                self.tables.queue_named(&QueueName::new(&next)?).and_then(|id| self.tables.queues.get(&id))
-            else {
-                return Err(Error::not_found(format!(
-                    "the dead-letter queue {next:?} does not exist; create it first"
-                )));
-            };
-            target = queue.options.dead_letter.clone();
-            passed.push(next);
-            // A target that vanished later ends the chain: the message parks there.
-            target = target.filter(|t| QueueName::new(t).is_ok_and(|t| self.tables.names.contains_key(&t)));
-        }
-        Ok(())
-    }
-
-    fn configure(&mut self, name: &QueueName, options: QueueOptions) -> Result<Reply> {
-        let id = self.queue_id(name)?;
-        self.check_options(name, &options)?;
-        let paused = self.tables.queues.get(&id).is_some_and(|queue| queue.paused);
-        self.write(&Record::QueueConfigured { queue: id, name: name.as_str().to_owned(), options, paused }, &[]);
-        self.tables.wake(id);
-        Ok(Reply::Done)
-    }
-
-    fn pause(&mut self, name: &QueueName, paused: bool) -> Result<Reply> {
-        let id = self.queue_id(name)?;
-        if self.tables.queues.get(&id).is_some_and(|queue| queue.paused != paused) {
-            self.write(&Record::QueuePaused { queue: id, paused }, &[]);
-        }
-        Ok(Reply::Done)
-    }
-
-    fn delete(&mut self, name: &QueueName, force: bool) -> Result<Reply> {
-        let id = self.queue_id(name)?;
-        let count = self.tables.queues.get(&id).map_or(0, |queue| queue.counts.total());
-        if count > 0 && !force {
-            return Err(Error::invalid(format!(
-                "queue {:?} holds {count} messages; delete it with force",
-                name.as_str()
-            )));
-        }
-        let user = self.tables.queues.values().find(|q| q.options.dead_letter.as_deref() == Some(name.as_str()));
-        if let Some(user) = user.filter(|_| !force) {
-            return Err(Error::invalid(format!(
-                "queue {:?} is the dead-letter queue of {:?}; configure that one first, or delete with force",
-                name.as_str(),
-                user.name.as_str()
-            )));
-        }
-        self.write(&Record::QueueDeleted { queue: id }, &[]);
-        for waiter in self.waiters.take_queue(id) {
-            let gone = Error::not_found(format!("queue {:?} was deleted", name.as_str()));
-            self.group.reply(waiter.reply, Err(gone), None);
-        }
-        Ok(Reply::Count(count))
-    }
-
-    fn purge(&mut self, name: &QueueName, states: &[State]) -> Result<Reply> {
-        let id = self.queue_id(name)?;
-        let Some(queue) = self.tables.queues.get(&id) else { return Ok(Reply::Count(0)) };
-        let set = StateSet::of(states);
-        let count =
-            State::ALL.into_iter().filter(|state| set.contains(*state)).map(|state| queue.counts.get(state)).sum();
-        if count > 0 {
-            self.write(&Record::Purged { queue: id, states: set }, &[]);
-        }
-        Ok(Reply::Count(count))
-    }
-
-    // ---- figures --------------------------------------------------------------------------------
-
-    fn queue_stats(&self, id: QueueId) -> Option<crate::QueueStats> {
-        let queue = self.tables.queues.get(&id)?;
-        let now = self.group.now;
-        let meter = &queue.meter;
-        let settle_times = meter.settle_times();
-        let advice = settle_times.and_then(|times| advise(queue.options.visibility(), times, meter.late_settles));
-        Some(crate::QueueStats {
-            name: queue.name.clone(),
-            paused: queue.paused,
-            options: queue.options.clone(),
-            ready: queue.counts.get(State::Ready),
-            delayed: queue.counts.get(State::Delayed),
-            in_flight: queue.counts.get(State::InFlight),
-            dead: queue.counts.get(State::Dead),
-            oldest_ready: queue.oldest_ready().map(|entry| now.since(entry.sent_at)),
-            oldest_in_flight: queue.oldest_in_flight().map(|at| now.since(at)),
-            waiting_receivers: self.waiters.count_of(id) as u64,
-            sent: meter.sent,
-            received: meter.received,
-            redelivered: meter.redelivered,
-            acked: meter.acked,
-            deadlines_passed: meter.deadlines_passed,
-            late_settles: meter.late_settles,
-            stale_receipts: meter.stale_receipts,
-            expired: meter.expired,
-            died: meter.died,
-            settle_times,
-            advice,
-        })
-    }
-
-    fn store_stats(&self) -> crate::StoreStats {
-        let micros = Duration::from_micros;
-        crate::StoreStats {
-            id: self.shared.store,
-            durability: self.shared.durability(),
-            now: self.group.now,
-            queues: self.tables.queues.len() as u64,
-            messages: self.tables.queues.values().map(|queue| queue.counts.total()).sum(),
-            last_lsn: self.log.written_lsn(),
-            durable_lsn: self.log.durable_lsn(),
-            applied_lsn: self.tables.applied(),
-            segments: self.shared.segments.list().len() as u64,
-            log_len: self.log.log_len(),
-            live_len: 0,
-            index_len: 0,
-            index_in_memory: false,
-            resident: self.tables.queues.values().map(|queue| queue.resident).sum(),
-            frames: self.meter.frames,
-            records: self.meter.records,
-            sync_times: self.meter.sync_times.as_ref().and_then(|times| crate::Percentiles::of(times, micros)),
-            poisoned: self.poison.as_ref().map(ToString::to_string),
-        }
     }
 }

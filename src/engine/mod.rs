@@ -25,13 +25,20 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Kv, SledKv};
 use crate::options::Options;
 
+pub(crate) mod admin;
 pub(crate) mod applier;
 pub(crate) mod apply;
+pub(crate) mod checkpoint;
 pub(crate) mod commit;
 pub(crate) mod decide;
+pub(crate) mod group;
 pub(crate) mod keeper;
 pub(crate) mod open;
+pub(crate) mod queues;
+pub(crate) mod receive;
 pub(crate) mod redrive;
+pub(crate) mod replay;
+pub(crate) mod report;
 pub(crate) mod state;
 pub(crate) mod stats;
 pub(crate) mod wait;
@@ -40,7 +47,8 @@ pub(crate) mod waiters;
 use applier::Task;
 use commit::Committer;
 use keeper::Keeper;
-use open::{IndexSite, OpenReport, Opened, RecoveryProgress, Site};
+use open::{IndexSite, Opened, Site};
+use report::{OpenReport, RecoveryProgress};
 use wait::Shared;
 
 /// Where sled keeps the index.

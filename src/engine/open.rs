@@ -17,25 +17,24 @@
 //! # Not here
 //! Reading the log and its verdicts: `log/recovery.rs`.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::applier::{Applier, Change, Fold, Tasks};
-use crate::engine::apply::{Written, transition};
+use crate::engine::applier::{Applier, Fold, Tasks};
 use crate::engine::commit::Committer;
-use crate::engine::state::{Queue, Tables};
+use crate::engine::replay::{Failure, Replay, decode_row};
+use crate::engine::report::{IndexReport, OpenReport, RecoveryProgress, TornTail};
+use crate::engine::state::Tables;
 use crate::engine::wait::Shared;
 use crate::env::store_clock::StoreClock;
-use crate::env::{EntryKind, Env, Fs, LockGuard, TryLock};
+use crate::env::{EntryKind, Env, LockGuard, TryLock};
 use crate::error::{Damage, Error, ErrorKind, Result};
 use crate::index::{Index, Kv};
 use crate::lifecycle;
-use crate::log::{self, Checkpoint, CheckpointFile, Found, Frame, LogReader, RecoverOptions, Recovered, StoreFile};
+use crate::log::{self, Checkpoint, CheckpointFile, RecoverOptions, Recovered, StoreFile};
 use crate::options::{OnOpen, Options};
-use crate::record::{self, Raw, Record, StateSet};
-use crate::types::{Entry, Lsn, Phase, Place, Position, QueueId, QueueName, State, StoreId, Timestamp};
+use crate::types::{Entry, Lsn, Phase, State, StoreId, Timestamp};
 
 /// Makes the store of the index of one generation.
 pub(crate) trait IndexSite: Send + Sync {
@@ -54,77 +53,6 @@ pub(crate) struct Site {
     pub(crate) index: Arc<dyn IndexSite>,
 }
 
-/// What a long recovery tells while it runs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct RecoveryProgress {
-    /// Bytes of the log that are read.
-    pub done_len: u64,
-    /// Bytes of the log that have to be read.
-    pub total_len: u64,
-}
-
-/// What became of the index at open.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum IndexReport {
-    /// The store is new.
-    Created,
-    /// It was used as it was.
-    Kept,
-    /// It was used, and brought up to the end of the log.
-    Replayed,
-    /// It was built anew from the log.
-    Rebuilt {
-        /// Why.
-        reason: String,
-    },
-}
-
-/// A last frame that was never acknowledged and was cut off.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct TornTail {
-    /// The segment.
-    pub file: PathBuf,
-    /// The first byte cut.
-    pub offset: u64,
-    /// How many bytes were cut; a copy is in `quarantine/` if there was room.
-    pub len: u64,
-}
-
-/// What was found and done when a store was opened.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct OpenReport {
-    /// Whether the store is new.
-    pub created: bool,
-    /// Records that were replayed into the index.
-    pub replayed_records: u64,
-    /// The last record of the log.
-    pub last_lsn: Lsn,
-    /// The last frame, if it was torn by a crash and cut off.
-    pub torn_tail: Option<TornTail>,
-    /// What became of the index.
-    pub index: IndexReport,
-    /// Messages whose deadline passed while nobody was looking and that are receivable again.
-    pub redelivered: u64,
-    /// Messages in flight that were released because of [`OnOpen::Release`].
-    pub released: u64,
-    /// Messages whose last deadline passed and that are dead or moved to a dead-letter queue.
-    pub dead_lettered: u64,
-    /// How far the wall clock stands behind the store's clock, if it does: it was set back.
-    pub clock_step_back: Option<Duration>,
-    /// One of the two checkpoint slots was damaged; the other one was used.
-    pub checkpoint_slot_damaged: bool,
-    /// Own leftovers that were removed.
-    pub removed_files: Vec<String>,
-    /// Files in the store's directories that are not the store's. They were left alone.
-    pub foreign_files: Vec<String>,
-    /// How long opening took.
-    pub duration: Duration,
-}
-
 /// An open store before its threads run.
 pub(crate) struct Opened {
     pub(crate) committer: Committer,
@@ -140,8 +68,6 @@ pub(crate) const INDEX_DIR: &str = "index";
 const LOG_DIR: &str = "log";
 /// Names that a store's directory may hold.
 const OWN_NAMES: [&str; 6] = [LOCK_FILE, STORE_FILE, CHECKPOINT_FILE, INDEX_DIR, LOG_DIR, "quarantine"];
-/// Changes that replay gathers before they go into the index.
-const REPLAY_BATCH: usize = 50_000;
 /// How far ahead of the clock events are loaded at open.
 const FIRST_STRETCH: Duration = Duration::from_secs(60);
 /// Messages with an event in the first stretch that are loaded at open at most.
@@ -458,6 +384,12 @@ impl<'a> Recovery<'a> {
         if self.unmade && recovered.last_lsn > Lsn::ZERO {
             return Err(Failure::Log(checkpoint_missing(&self.dir.join(CHECKPOINT_FILE))));
         }
+        tracing::debug!(
+            frames = recovered.frames,
+            records = replay.records,
+            ends_clean = recovered.ends_clean,
+            "the log was read"
+        );
         report.replayed_records = replay.records;
         report.last_lsn = recovered.last_lsn;
         report.torn_tail = report.torn_tail.take().or_else(|| {
@@ -561,193 +493,6 @@ fn checkpoint_missing(path: &Path) -> Error {
     Error::corrupt("CHECKPOINT is missing, but the log has records", damage)
 }
 
-/// Why replay stopped.
-enum Failure {
-    Log(Error),
-    /// The index can be thrown away.
-    Index(Error),
-}
-
-impl Failure {
-    fn into_error(self) -> Error {
-        match self {
-            Self::Log(error) | Self::Index(error) => error,
-        }
-    }
-}
-
-/// Puts records into an index.
-struct Replay {
-    index: Index,
-    fold: Fold,
-    rows: BTreeMap<QueueId, Vec<u8>>,
-    records: u64,
-    seed: u32,
-}
-
-impl Replay {
-    fn new(mut index: Index, seed: u32) -> Result<Self> {
-        let rows = index.queues()?.into_iter().collect();
-        Ok(Self { fold: Fold::new(index.applied(), index.clock()), index, rows, records: 0, seed })
-    }
-
-    fn frame(&mut self, frame: &Frame<'_>, segments: &Path) -> Result<(), Failure> {
-        let mut lsn = frame.first_lsn;
-        for item in record::split_payload(frame.payload) {
-            let bad = |what: &dyn std::fmt::Display| {
-                let file = segments.join(format!("segment {}", frame.segment));
-                let damage = Damage { file, offset: frame.offset.into(), first_lsn: Some(lsn), last_lsn: None };
-                Failure::Log(Error::corrupt(what, damage))
-            };
-            let (offset, raw) = item.map_err(|e| bad(&e))?;
-            let record = raw.decode().map_err(|e| match e {
-                record::Bad::UnknownKind(kind) => Failure::Log(Error::new(
-                    ErrorKind::Unsupported,
-                    format!("the log has records of kind {kind}, which this version does not know; use a newer one"),
-                )),
-                other => bad(&other),
-            })?;
-            if let Some(record) = record.filter(|_| lsn > self.index.applied()) {
-                let field = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
-                let at = Position {
-                    segment: frame.segment,
-                    offset: frame.payload_offset.saturating_add(field(offset)),
-                    len: field(raw.len),
-                };
-                self.record(&record, Written { lsn, at, clock: frame.clock }).map_err(Failure::Index)?;
-            }
-            lsn = lsn.plus(1);
-        }
-        self.fold.reach(lsn.previous(), frame.clock);
-        if self.fold.len() >= REPLAY_BATCH {
-            self.fold.flush(&mut self.index).map_err(Failure::Index)?;
-        }
-        Ok(())
-    }
-
-    fn record(&mut self, record: &Record, written: Written) -> Result<()> {
-        self.records += 1;
-        match record {
-            Record::QueueCreated { name, options } => {
-                let id = QueueId(written.lsn.0);
-                self.set_row(id, Some(encode_row(id, name, options, false, written.at, self.seed)));
-            }
-            Record::QueueConfigured { queue, name, options, paused } => {
-                self.set_row(*queue, Some(encode_row(*queue, name, options, *paused, written.at, self.seed)));
-            }
-            Record::QueuePaused { queue, paused } => {
-                if let Some(row) = self.rows.get(queue).and_then(|row| decode_row(*queue, row)) {
-                    let row = encode_row(*queue, row.name.as_str(), &row.options, *paused, row.defined, self.seed);
-                    self.set_row(*queue, Some(row));
-                }
-            }
-            Record::QueueDeleted { queue } => {
-                let states = StateSet::of(&State::ALL);
-                self.add(Change::Purge { queue: *queue, states, at: written.clock });
-                self.set_row(*queue, None);
-            }
-            Record::Purged { queue, states } => {
-                self.add(Change::Purge { queue: *queue, states: *states, at: written.clock });
-            }
-            Record::Mark | Record::Clean => {}
-            about_message => {
-                let before = self.before(about_message, written.lsn)?;
-                let after = transition(before, about_message, written);
-                self.add(Change::Message { before: before.as_ref().map(Entry::place), after });
-            }
-        }
-        Ok(())
-    }
-
-    /// The message as it stands before the record.
-    fn before(&mut self, record: &Record, lsn: Lsn) -> Result<Option<Entry>> {
-        let Some(place) = record.place(lsn) else { return Ok(None) };
-        if let Some(known) = self.fold.get(&place) {
-            return Ok(known);
-        }
-        if matches!(record, Record::Sent(_)) || place.id.0 > self.index.applied().0 {
-            return Ok(None);
-        }
-        let indexed = self.index.get(place.queue, place.id)?;
-        Ok(indexed.filter(|entry| !self.fold.purges(entry)))
-    }
-
-    fn set_row(&mut self, id: QueueId, row: Option<Vec<u8>>) {
-        match &row {
-            Some(row) => self.rows.insert(id, row.clone()),
-            None => self.rows.remove(&id),
-        };
-        self.add(Change::Queue { id, row });
-    }
-
-    fn add(&mut self, change: Change) {
-        self.fold.add(change, self.index.applied());
-    }
-
-    fn finish(mut self) -> Result<Index> {
-        self.fold.flush(&mut self.index)?;
-        Ok(self.index)
-    }
-}
-
-/// Rebuilds an index from the log of an open store, up to an LSN that is durable.
-pub(crate) fn rebuild_upto(fs: &Arc<dyn Fs>, dir: &Path, index: Index, upto: Lsn, seed: u32) -> Result<Index> {
-    let mut replay = Replay::new(index, seed)?;
-    let mut reader = LogReader::open(fs, dir)?;
-    while let Some(found) = reader.next() {
-        match found? {
-            Found::Frame(frame) if frame.first_lsn > upto => break,
-            Found::Frame(frame) => {
-                replay.frame(&frame.borrow(), &dir.join(LOG_DIR)).map_err(Failure::into_error)?;
-            }
-            Found::Damage { what, at, .. } => return Err(Error::corrupt(what, at)),
-            Found::Tail { .. } => {}
-        }
-    }
-    replay.finish()
-}
-
-/// A queue's row in the index.
-struct Row {
-    name: QueueName,
-    options: crate::QueueOptions,
-    paused: bool,
-    defined: Position,
-}
-
-pub(crate) fn queue_row(id: QueueId, queue: &Queue, seed: u32) -> Vec<u8> {
-    encode_row(id, queue.name.as_str(), &queue.options, queue.paused, queue.defined, seed)
-}
-
-fn encode_row(
-    id: QueueId,
-    name: &str,
-    options: &crate::QueueOptions,
-    paused: bool,
-    defined: Position,
-    seed: u32,
-) -> Vec<u8> {
-    let mut row = Vec::with_capacity(96);
-    for field in [defined.segment, defined.offset, defined.len] {
-        row.extend_from_slice(&field.to_le_bytes());
-    }
-    let record = Record::QueueConfigured { queue: id, name: name.to_owned(), options: options.clone(), paused };
-    record::encode(&record, &[], Lsn::ZERO, seed, &mut row);
-    row
-}
-
-fn decode_row(id: QueueId, row: &[u8]) -> Option<Row> {
-    let mut reader = crate::codec::Reader::new(row);
-    let defined = Position { segment: reader.u32().ok()?, offset: reader.u32().ok()?, len: reader.u32().ok()? };
-    let rest = reader.bytes(reader.remaining()).ok()?;
-    match Raw::split(rest).ok()?.decode().ok()?? {
-        Record::QueueConfigured { queue, name, options, paused } if queue == id => {
-            Some(Row { name: QueueName::new(&name).ok()?, options, paused, defined })
-        }
-        _ => None,
-    }
-}
-
 /// The tables as they were when the last record was written, so that everything that time alone
 /// changed since is handled by the timers like any other event.
 fn mount_tables(index: &mut Index, window: usize, now: Timestamp) -> Result<Tables> {
@@ -810,27 +555,5 @@ fn scan_hidden(committer: &mut Committer, on_open: OnOpen, report: &mut OpenRepo
     report.redelivered = passed.saturating_sub(report.dead_lettered);
     if on_open == OnOpen::Release {
         report.released = committer.release_all();
-    }
-}
-
-impl Record {
-    /// Where the message stands that the record is about.
-    fn place(&self, lsn: Lsn) -> Option<Place> {
-        let priority = match self {
-            Self::Sent(sent) => sent.priority,
-            Self::Relocated(relocated) => relocated.key.priority,
-            Self::Received { key, .. }
-            | Self::Extended { key, .. }
-            | Self::Nacked { key, .. }
-            | Self::Released { key, .. }
-            | Self::Acked { key, .. }
-            | Self::Dead { key, .. }
-            | Self::Redriven { key, .. }
-            | Self::Moved { key, .. }
-            | Self::Expired { key } => key.priority,
-            _ => return None,
-        };
-        let (queue, id) = self.subject(lsn);
-        Some(Place { queue: queue?, priority, id: id? })
     }
 }

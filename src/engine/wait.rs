@@ -32,7 +32,7 @@ use crate::lifecycle::Settle;
 use crate::log::Segments;
 use crate::message::{DeadReason, NewMessage};
 use crate::options::{Durability, Options, QueueOptions};
-use crate::record::{Detail, Raw, Record};
+use crate::record::{Bad, Detail, Raw, Record};
 use crate::types::{Entry, Lsn, MessageId, Position, QueueName, Receipt, State, StoreId, Timestamp};
 
 /// Which dead messages are redriven. Everything that is given must hold.
@@ -379,7 +379,7 @@ impl Shared {
         };
         let raw = Raw::split(&bytes).map_err(|e| bad(e.to_string()))?;
         if raw.len != bytes.len() || !raw.is_intact(id, self.seed) {
-            return Err(bad("its checksum does not match".to_owned()));
+            return Err(bad(Bad::Crc.to_string()));
         }
         let record =
             raw.decode().map_err(|e| bad(e.to_string()))?.ok_or_else(|| bad("its kind is unknown".to_owned()))?;

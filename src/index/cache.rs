@@ -50,6 +50,7 @@ impl Cache {
         Some(page)
     }
 
+    #[cfg(test)]
     pub(super) fn memory_len(&self) -> usize {
         self.pages.values().map(|(_, page)| page.capacity() * size_of::<Entry>()).sum()
     }

@@ -110,6 +110,7 @@ impl Directory {
     }
 
     /// About how many bytes it takes: a B-tree that grew in order is a little more than half full.
+    #[cfg(test)]
     pub(super) fn memory_len(&self) -> usize {
         let page = size_of::<(PageKey, PageMeta)>();
         let event = size_of::<(Timestamp, PageKey)>();

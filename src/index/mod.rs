@@ -68,6 +68,7 @@ pub(crate) struct Batch {
 
 impl Batch {
     /// A batch that changes nothing but `applied` and the clock.
+    #[cfg(test)]
     pub(crate) fn new(applied: Lsn, clock: Timestamp) -> Self {
         Self { purges: Vec::new(), changes: BTreeMap::new(), queues: BTreeMap::new(), applied, clock }
     }
@@ -252,11 +253,13 @@ impl Index {
     }
 
     /// Rows in all.
+    #[cfg(test)]
     pub(crate) fn row_count(&self) -> usize {
         self.directory.len() + self.small.len() + 1
     }
 
     /// About how many bytes of memory the directory and the decoded pages take.
+    #[cfg(test)]
     pub(crate) fn memory_len(&self) -> usize {
         self.directory.memory_len() + self.cache.memory_len()
     }

@@ -201,6 +201,7 @@ impl Index {
     }
 
     /// Visits every message, queue by queue, in order of delivery.
+    #[cfg(test)]
     pub(crate) fn for_each(&mut self, visit: &mut dyn FnMut(&Entry)) -> Result<()> {
         self.each_page(|_| true, visit)
     }

@@ -179,6 +179,7 @@ impl CheckpointFile {
     }
 
     /// The newest checkpoint.
+    #[cfg(test)]
     pub(crate) const fn newest(&self) -> &Checkpoint {
         &self.newest
     }

@@ -37,14 +37,14 @@ mod store_file;
 mod tests;
 mod writer;
 
-pub(crate) use checkpoint::{CHECKPOINT_FILE, Checkpoint, CheckpointFile};
-pub(crate) use format::{FORMAT_VERSION, FRAME_HEADER_LEN};
-pub(crate) use layout::{LOG_DIR, QUARANTINE_DIR};
-pub(crate) use reader::{Found, LogReader, OwnedFrame};
-pub(crate) use recovery::{Frame, RecoverOptions, Recovered, Torn, recover};
-pub(crate) use segments::{SegmentInfo, Segments};
+pub(crate) use checkpoint::{Checkpoint, CheckpointFile};
+pub(crate) use format::FRAME_HEADER_LEN;
+pub(crate) use layout::LOG_DIR;
+pub(crate) use reader::{Found, LogReader};
+pub(crate) use recovery::{Frame, RecoverOptions, Recovered, recover};
+pub(crate) use segments::Segments;
 pub(crate) use spare::SpareMaker;
-pub(crate) use store_file::{STORE_FILE, StoreFile};
+pub(crate) use store_file::StoreFile;
 pub(crate) use writer::{FrameStart, Log};
 
 /// Makes the log's directory with its first segment, durably. A half-made one is completed; a whole one

@@ -118,6 +118,7 @@ impl Log {
     }
 
     /// The number of the opening, in every frame it writes.
+    #[cfg(test)]
     pub(crate) const fn epoch(&self) -> u32 {
         self.epoch
     }

@@ -105,20 +105,6 @@ impl Entry {
     pub(crate) fn is_receivable(&self, now: Timestamp) -> bool {
         self.phase != Phase::Dead && self.visible_at <= now
     }
-
-    /// When this entry next changes its state without a call: its deadline or delay passes
-    /// (`visible_at`), or it expires. `None` for what only a call can change.
-    pub(crate) fn next_event(&self, now: Timestamp) -> Option<Timestamp> {
-        let expiry = (self.expires_at < Timestamp::MAX).then_some(self.expires_at);
-        match self.phase {
-            Phase::Dead => None,
-            Phase::Held if self.visible_at > now => Some(self.visible_at),
-            Phase::Queued if self.visible_at > now => {
-                Some(expiry.map_or(self.visible_at, |at| at.min(self.visible_at)))
-            }
-            Phase::Queued | Phase::Held => expiry,
-        }
-    }
 }
 
 /// Where a message stands in the index: its queue, its lane (priority), its place in the lane.

@@ -1,0 +1,166 @@
+//! What the committer does for nobody in particular: marks, late syncs, checkpoints, the end.
+//!
+//! # Invariants
+//! 12: a checkpoint names what the index has durably, never more.
+//!
+//! # Crashes
+//! The last frame of an idle log gets a mark behind it, so that damage to it is told from a torn
+//! write. A close ends with a Clean frame and then a clean checkpoint; without either, the next
+//! open takes the store as one whose process died.
+
+use std::time::Duration;
+
+use crate::engine::applier::Ask;
+use crate::engine::commit::Committer;
+use crate::error::{Error, Result};
+use crate::options::Durability;
+use crate::record::Record;
+use crate::types::{Lsn, Timestamp};
+
+/// How far a store is with closing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Closing {
+    No,
+    /// The last frame is written; the applier has been asked for the last checkpoint.
+    Settling,
+    Done,
+}
+
+#[derive(Debug)]
+pub(crate) struct CheckpointPlan {
+    pub(crate) asked: bool,
+    /// The last one that was written, and when.
+    pub(crate) lsn: Lsn,
+    pub(crate) at: Duration,
+    pub(crate) log_len: u64,
+}
+
+/// What a turn leaves to wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Turn {
+    /// When to look again, even if nothing comes in.
+    pub(crate) wake_in: Duration,
+    pub(crate) done: bool,
+}
+
+/// An idle log's last frame gets a mark behind it after this.
+const MARK_AFTER: Duration = Duration::from_secs(1);
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(10);
+const CHECKPOINT_LEN: u64 = 64 * 1024 * 1024;
+/// After a refusal for lack of room, when to look again.
+const RETRY_AFTER: Duration = Duration::from_millis(500);
+/// Nothing is waited for longer, so that a suspended machine is noticed.
+const MAX_IDLE: Duration = Duration::from_secs(60);
+
+impl Committer {
+    /// Everything that is not for a caller: marks, syncs that are due, checkpoints, closing.
+    pub(crate) fn keep_house(&mut self, closing: Option<Timestamp>) {
+        let now = self.clock.boottime();
+        if self.poison.is_none() {
+            if self.sync_due().is_some_and(|due| now >= due)
+                && let Err(error) = self.sync()
+            {
+                self.poison(error);
+            }
+            if self.unmarked && closing.is_none() && now.saturating_sub(self.last_write) >= MARK_AFTER {
+                self.write_alone(&Record::Mark);
+                self.unmarked = false;
+            }
+        }
+        let plan = &self.checkpoint;
+        let news = self.log.durable_lsn() > plan.lsn;
+        let due = now.saturating_sub(plan.at) >= CHECKPOINT_EVERY
+            || self.log.log_len().saturating_sub(plan.log_len) >= CHECKPOINT_LEN;
+        if news && due && !plan.asked && closing.is_none() {
+            self.checkpoint.asked = true;
+            self.ask_index(Ask::Checkpoint { durable: self.log.durable_lsn(), clean: false });
+        }
+        self.ending = closing.is_some();
+        if let Some(until) = closing {
+            self.close(until);
+        }
+    }
+
+    pub(crate) fn checkpointed(&mut self, lsn: Lsn, result: Result<()>) {
+        self.checkpoint.asked = false;
+        self.checkpoint.at = self.clock.boottime();
+        self.checkpoint.log_len = self.log.log_len();
+        match result {
+            Ok(()) => self.checkpoint.lsn = lsn,
+            Err(error) => tracing::warn!(%error, "no checkpoint was written; it is tried again"),
+        }
+        if self.closing == Closing::Settling {
+            self.closing = Closing::Done;
+        }
+    }
+
+    /// One step towards the end: everybody is answered, the log ends with a Clean mark, the index
+    /// is brought up to it and checkpointed.
+    fn close(&mut self, until: Timestamp) {
+        for waiter in self.waiters.take_all() {
+            let _ = waiter.reply.send(Err(Error::closed()));
+        }
+        let busy = !self.leftover.is_empty()
+            || !self.parked.is_empty()
+            || !self.redrives.is_empty()
+            || !self.given_back.is_empty() && self.group.refusal.is_none()
+            || !self.shared.inbox().is_empty();
+        let held = self.group.now < until && self.tables.in_flight(1).len() == 1;
+        self.close_at = held.then_some(until);
+        if busy || held || self.closing != Closing::No {
+            return;
+        }
+        self.closing = Closing::Settling;
+        if self.poison.is_none() {
+            self.write_alone(&Record::Clean);
+        }
+        if self.poison.is_some() {
+            self.closing = Closing::Done;
+            return;
+        }
+        self.ask_index(Ask::Checkpoint { durable: self.log.durable_lsn(), clean: true });
+    }
+
+    fn sync_due(&self) -> Option<Duration> {
+        let waiting = self.log.durable_lsn() < self.log.written_lsn();
+        match self.shared.durability() {
+            _ if !waiting => None,
+            Durability::Interval(every) => Some(self.last_sync.saturating_add(every)),
+            // Settles that asked for less than the store's durability still follow soon.
+            Durability::Always => Some(self.last_write.saturating_add(MARK_AFTER)),
+            Durability::Os => None,
+        }
+    }
+
+    /// When to look again.
+    pub(crate) fn plan(&self) -> Turn {
+        let now = self.shared.clock.now();
+        let boot = self.clock.boottime();
+        let mut wake_in = MAX_IDLE;
+        if self.group.refusal.is_some() {
+            wake_in = RETRY_AFTER;
+        } else {
+            let known = |at: &Timestamp| *at < self.tables.event_horizon;
+            let times = [self.tables.next_timer(), self.waiters.next_deadline(), self.close_at];
+            // What comes after the event horizon is looked at when the horizon has moved.
+            for at in times.into_iter().flatten().filter(known) {
+                wake_in = wake_in.min(at.since(now));
+            }
+        }
+        if !self.events_asked {
+            wake_in = wake_in.min(Timestamp(self.tables.event_horizon.0.saturating_sub(20_000)).since(now));
+        }
+        let mark = self.unmarked.then(|| self.last_write + MARK_AFTER);
+        let checkpoint = (self.log.durable_lsn() > self.checkpoint.lsn && !self.checkpoint.asked)
+            .then(|| self.checkpoint.at + CHECKPOINT_EVERY);
+        if self.poison.is_none() && !self.ending {
+            for at in [mark, checkpoint, self.sync_due()].into_iter().flatten() {
+                wake_in = wake_in.min(at.saturating_sub(boot));
+            }
+        }
+        if !self.leftover.is_empty() || !self.unfinished.is_empty() && self.group.refusal.is_none() {
+            wake_in = Duration::ZERO;
+        }
+        Turn { wake_in, done: self.closing == Closing::Done }
+    }
+}
