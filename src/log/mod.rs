@@ -42,6 +42,7 @@ pub(crate) use format::{FORMAT_VERSION, FRAME_HEADER_LEN};
 pub(crate) use layout::{LOG_DIR, QUARANTINE_DIR};
 pub(crate) use reader::{Found, LogReader, OwnedFrame};
 pub(crate) use recovery::{Frame, RecoverOptions, Recovered, Torn, recover};
+pub(crate) use segment::Seen;
 pub(crate) use segments::{SegmentInfo, Segments};
 pub(crate) use spare::SpareMaker;
 pub(crate) use store_file::{STORE_FILE, StoreFile};
