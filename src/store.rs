@@ -250,10 +250,7 @@ impl Store {
 }
 
 /// Runs what reads and writes files for as long as it takes: not on the caller's executor.
-async fn on_own_thread<T: Send + 'static>(
-    name: &str,
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
+async fn on_own_thread<T: Send + 'static>(name: &str, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let (done, result) = oneshot::channel();
     std::thread::Builder::new()
         .name(name.to_owned())

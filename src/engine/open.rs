@@ -473,12 +473,7 @@ impl<'a> Recovery<'a> {
     }
 
     /// Builds the tables from the index and puts the parts together.
-    fn mount(
-        mut self,
-        mut index: Index,
-        lock: Box<dyn LockGuard>,
-        mut report: OpenReport,
-    ) -> Result<Opened> {
+    fn mount(mut self, mut index: Index, lock: Box<dyn LockGuard>, mut report: OpenReport) -> Result<Opened> {
         let Some(recovered) = self.recovered.take() else { return Err(Error::closed()) };
         let in_memory = self.in_memory;
         let env = &self.site.env;
