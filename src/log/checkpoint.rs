@@ -111,7 +111,7 @@ impl CheckpointFile {
         let odd = Checkpoint { generation: 1, ..*checkpoint };
         let bytes = [even.encode(seed), odd.encode(seed)].concat();
         write_beside(fs, dir, CHECKPOINT_FILE, &bytes)?;
-        Self::open_as(fs, dir, seed, OpenMode::Write).map(|(file, ..)| file)
+        Self::open(fs, dir, seed).map(|(file, ..)| file)
     }
 
     /// Opens it. The `bool`: one slot is damaged, the other was used.
