@@ -76,7 +76,7 @@ impl Arguments {
 
 fn work(path: &Path) -> Result<()> {
     let store = Store::open(path)?;
-    say(&format!("opened {:?}", store.report()))?;
+    say(&format!("report {}", store.report()))?;
     let (files, results) = (store.queue("files")?, store.queue("results")?);
     loop {
         let jobs = files.receive().max(PREFETCH).wait(VISIBILITY).many()?;
@@ -190,7 +190,7 @@ fn watch(child: &mut Child, fatal: Option<usize>, bar: &ProgressBar) -> Result<b
     let mut done = 0;
     for line in BufReader::new(out).lines() {
         let line = line?;
-        if let Some(report) = line.strip_prefix("opened ") {
+        if let Some(report) = line.strip_prefix("report ") {
             bar.suspend(|| println!("child {}: {report}", child.id()));
         } else if line == "done" {
             done += 1;
@@ -214,7 +214,7 @@ fn random(below: usize) -> usize {
 /// Checks every result against the file it is of.
 fn prove(path: &Path, sent: &BTreeMap<MessageId, PathBuf>, kills: usize) -> Result<bool> {
     let store = Store::open(path)?;
-    println!("parent: {:?}", store.report());
+    println!("parent: {}", store.report());
     let mut results: BTreeMap<MessageId, Vec<String>> = BTreeMap::new();
     let mut repeated = BTreeMap::new();
     for view in store.queue("results")?.peek(State::Ready, usize::MAX)? {

@@ -1,4 +1,4 @@
-//! Reappear: a durable, disk-backed queue.
+#![doc = include_str!("../README.md")]
 #![deny(missing_docs)]
 #![deny(
     clippy::disallowed_methods,

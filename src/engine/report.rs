@@ -75,3 +75,40 @@ pub struct OpenReport {
     /// How long opening took.
     pub duration: Duration,
 }
+
+impl std::fmt::Display for OpenReport {
+    /// What a person wants to know, in one line.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let what = if self.created { "created" } else { "opened" };
+        write!(f, "{what} in {:?} at lsn {}", self.duration, self.last_lsn)?;
+        match &self.index {
+            IndexReport::Created | IndexReport::Kept => {}
+            IndexReport::Replayed => write!(f, "; {} records replayed", self.replayed_records)?,
+            IndexReport::Rebuilt { reason } => {
+                write!(f, "; index rebuilt from {} records ({reason})", self.replayed_records)?;
+            }
+        }
+        if let Some(torn) = &self.torn_tail {
+            write!(f, "; {} bytes of a torn write cut off {} at {}", torn.len, torn.file.display(), torn.offset)?;
+        }
+        for (count, what) in [
+            (self.redelivered, "messages are receivable again"),
+            (self.released, "messages were released"),
+            (self.dead_lettered, "messages ran out of attempts"),
+        ] {
+            if count > 0 {
+                write!(f, "; {count} {what}")?;
+            }
+        }
+        if let Some(step) = self.clock_step_back {
+            write!(f, "; the wall clock is {step:?} behind the store's")?;
+        }
+        if self.checkpoint_slot_damaged {
+            f.write_str("; one checkpoint slot was damaged, the other one was used")?;
+        }
+        if !self.foreign_files.is_empty() {
+            write!(f, "; left alone: {}", self.foreign_files.join(", "))?;
+        }
+        Ok(())
+    }
+}
