@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use reappear::blocking::Store;
+use reappear::Store;
 
 const CALLERS: usize = 64;
 const BODY_LEN: usize = 1024;
@@ -60,30 +60,33 @@ fn median(values: &mut [f64]) -> f64 {
     values[values.len() / 2]
 }
 
-/// 64 threads, each sending one message at a time.
+/// 64 tasks, each sending one message at a time.
 fn store_round(path: &Path, messages: usize) -> Round {
-    let store = Store::open(path).expect("the store opens");
-    let queue = store.queue("bench").expect("a name");
-    queue.create(None).expect("created");
-    let before = store.stats().expect("stats");
-    let start = Instant::now();
-    std::thread::scope(|scope| {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let (rate, group) = runtime.block_on(async {
+        let store = Store::open(path).await.expect("the store opens");
+        let queue = store.queue("bench").expect("a name");
+        queue.create(None).await.expect("created");
+        let before = store.stats().await.expect("stats");
+        let start = Instant::now();
+        let mut callers = tokio::task::JoinSet::new();
         for _ in 0..CALLERS {
             let queue = queue.clone();
-            scope.spawn(move || {
+            callers.spawn(async move {
                 for _ in 0..messages / CALLERS {
-                    queue.send(vec![b'x'; BODY_LEN]).expect("sent");
+                    queue.send(vec![b'x'; BODY_LEN]).await.expect("sent");
                 }
             });
         }
+        callers.join_all().await;
+        let took = start.elapsed().as_secs_f64();
+        let after = store.stats().await.expect("stats");
+        store.close().await.expect("closed");
+        let group = (after.records - before.records) as f64 / (after.frames - before.frames) as f64;
+        (messages as f64 / took, group)
     });
-    let took = start.elapsed().as_secs_f64();
-    let after = store.stats().expect("stats");
-    let group = (after.records - before.records) as f64 / (after.frames - before.frames) as f64;
-    store.close().expect("closed");
-    drop((store, queue));
     std::fs::remove_dir_all(path).expect("removed");
-    Round { rate: messages as f64 / took, group }
+    Round { rate, group }
 }
 
 /// The same bytes in the same groups, and nothing else.
@@ -106,7 +109,7 @@ fn bare_round(path: &Path, messages: usize, group: f64, sync_times: &mut Histogr
         file.write_all_at(&frame, at as u64).expect("written");
         let before = Instant::now();
         file.sync_data().expect("synced");
-        sync_times.saturating_record(u64::try_from(before.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        sync_times.record(u64::try_from(before.elapsed().as_nanos()).unwrap_or(u64::MAX)).expect("recorded");
         at += frame_len;
     }
     let took = start.elapsed().as_secs_f64();

@@ -79,6 +79,8 @@ pub(crate) struct Committer {
     pub(crate) leftover: VecDeque<Request>,
     /// Written but not yet given to the applier, because not yet durable.
     pub(crate) unsynced: Vec<Change>,
+    /// The applier has been given everything up to here.
+    handed_over: Lsn,
     pub(crate) events_asked: bool,
     pub(crate) last_write: Duration,
     pub(crate) last_sync: Duration,
@@ -117,6 +119,7 @@ impl Committer {
         let boot = clock.boottime();
         Self {
             checkpoint: CheckpointPlan { asked: false, lsn: checkpoint_lsn, at: boot, log_len: log.log_len() },
+            handed_over: log.durable_lsn(),
             dice: shared.clock.now().0 ^ u64::from(shared.seed),
             shared,
             tasks,
@@ -173,6 +176,7 @@ impl Committer {
         self.expire_waiters();
         self.commit();
         self.publish();
+        self.hand_over();
         self.ask_for_more();
         self.forget_borrowed();
         self.keep_house(inbox.closing);
@@ -408,7 +412,7 @@ impl Committer {
         }
     }
 
-    /// Makes everything written durable and hands it to the applier.
+    /// Makes everything written durable.
     pub(crate) fn sync(&mut self) -> Result<()> {
         if self.log.durable_lsn() < self.log.written_lsn() {
             let before = self.clock.boottime();
@@ -417,15 +421,21 @@ impl Committer {
             self.last_sync = after;
             if let Some(times) = &mut self.meter.sync_times {
                 let micros = after.saturating_sub(before).as_micros();
-                times.saturating_record(u64::try_from(micros).unwrap_or(u64::MAX).max(1));
+                // It grows with what is recorded; without memory for that the sample is left out.
+                let _ = times.record(u64::try_from(micros).unwrap_or(u64::MAX).max(1));
             }
         }
+        Ok(())
+    }
+
+    /// Gives the applier what is durable by now.
+    pub(crate) fn hand_over(&mut self) {
         let lsn = self.log.durable_lsn();
-        if lsn > self.tables.applied() && (!self.unsynced.is_empty() || self.unmarked) {
+        if lsn == self.log.written_lsn() && lsn > self.handed_over {
+            self.handed_over = lsn;
             let changes = std::mem::take(&mut self.unsynced);
             self.tasks.push(Task::Changes { changes, lsn, clock: self.group.now });
         }
-        Ok(())
     }
 
     /// From now on nothing is written.
@@ -464,6 +474,7 @@ impl Committer {
         {
             self.poison(error);
         }
+        self.hand_over();
         self.tasks.push(Task::Ask(ask));
     }
 

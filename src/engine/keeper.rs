@@ -6,11 +6,12 @@
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::log::SpareMaker;
+use crate::log::{Segments, SpareMaker};
 
 /// See the module.
 pub(crate) struct Keeper {
     spare: Arc<SpareMaker>,
+    segments: Arc<Segments>,
     stopped: Mutex<bool>,
     signal: Condvar,
 }
@@ -21,14 +22,17 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Keeper {
-    pub(crate) fn new(spare: Arc<SpareMaker>) -> Self {
-        Self { spare, stopped: Mutex::new(false), signal: Condvar::new() }
+    pub(crate) fn new(spare: Arc<SpareMaker>, segments: Arc<Segments>) -> Self {
+        Self { spare, segments, stopped: Mutex::new(false), signal: Condvar::new() }
     }
 
     /// The thread's body.
     pub(crate) fn run(&self) {
         let mut pause = LOOK_EVERY;
         while !self.wait(pause) {
+            if !self.is_needed_soon() {
+                continue;
+            }
             pause = match self.spare.make() {
                 Ok(_) => LOOK_EVERY,
                 Err(error) => {
@@ -37,6 +41,11 @@ impl Keeper {
                 }
             };
         }
+    }
+
+    /// Whether the active segment is filled far enough: a store that writes little makes no spare.
+    fn is_needed_soon(&self) -> bool {
+        self.segments.list().last().is_some_and(|active| active.used.saturating_mul(4) >= active.len)
     }
 
     /// Sleeps; returns whether to stop.

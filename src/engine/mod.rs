@@ -164,7 +164,7 @@ fn run(opened: Opened) {
     let Opened { mut committer, applier, lock, .. } = opened;
     let shared = Arc::clone(&committer.shared);
     let tasks = Arc::clone(&committer.tasks);
-    let keeper = Arc::new(Keeper::new(committer.log.spare()));
+    let keeper = Arc::new(Keeper::new(committer.log.spare(), committer.log.segments()));
     let helpers = start_helpers(&shared, applier, &keeper);
     match &helpers {
         Ok(_) => guard(&shared, "committer", || committer.run()),
