@@ -335,14 +335,14 @@ pub struct StoreState {
     pub records_len: u64,
     /// Damage and a torn end, where there are any: what follows may rest on what is lost.
     pub findings: Vec<Item>,
-    /// Records that could not be decoded.
-    pub undecoded: Vec<LogRecord>,
+    /// Records that cannot be decoded or whose own checksum does not hold: the first hundred.
+    pub bad_records: Vec<LogRecord>,
     queues: Vec<QueueState>,
     messages: BTreeMap<MessageId, MessageState>,
 }
 
-/// Most undecoded records that are kept to be shown.
-const MAX_UNDECODED: usize = 100;
+/// Most bad records that are kept to be shown.
+const MAX_BAD_RECORDS: usize = 100;
 
 impl StoreState {
     /// Adds up the log of the store in the directory `path`. Takes no lock and changes nothing;
@@ -364,7 +364,7 @@ impl StoreState {
             records: 0,
             records_len: 0,
             findings: Vec::new(),
-            undecoded: Vec::new(),
+            bad_records: Vec::new(),
             queues: Vec::new(),
             messages: BTreeMap::new(),
         };
@@ -394,8 +394,8 @@ impl StoreState {
         self.records_len += seen.len as u64;
         self.closed_in_order = matches!(seen.record, Ok(Record::Clean));
         fold.apply(&seen);
-        if seen.record.is_err() && self.undecoded.len() < MAX_UNDECODED {
-            self.undecoded.push(LogRecord::new(seen, walk.names()));
+        if (seen.record.is_err() || !seen.crc_ok) && self.bad_records.len() < MAX_BAD_RECORDS {
+            self.bad_records.push(LogRecord::new(seen, walk.names()));
         }
     }
 

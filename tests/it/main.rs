@@ -1,4 +1,5 @@
 //! Integration tests, all in one binary: linking one is what two cores can afford.
 
+mod cli;
 mod lifecycle;
 mod tidy;

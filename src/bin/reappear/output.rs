@@ -287,7 +287,7 @@ mod tests {
         let mut table = Table::new(&["name", "ready"]);
         table.row(["jobs".to_owned(), "5".to_owned()]);
         table.row(["a\u{1b}b".to_owned(), "12345".to_owned()]);
-        assert_eq!(table.plain(), "name     ready\njobs         5\na\\u{1b}b  12345\n");
+        assert_eq!(table.plain(), "name      ready\njobs          5\na\\u{1b}b  12345\n");
     }
 
     #[test]

@@ -82,9 +82,9 @@ pub fn load(path: &Path) -> anyhow::Result<(StoreState, Exit)> {
             exit = Exit::Damaged;
         }
     }
-    for record in &state.undecoded {
-        let why = record.undecoded.as_deref().unwrap_or_default();
-        note(&format!("lsn {}: {why}; what is shown does not have it", record.lsn));
+    for record in &state.bad_records {
+        let why = record.undecoded.as_deref().unwrap_or("the record's own checksum does not match");
+        note(&format!("lsn {}: {why}; what is shown rests on it", record.lsn));
         exit = Exit::Damaged;
     }
     Ok((state, exit))

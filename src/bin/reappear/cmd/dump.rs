@@ -96,6 +96,7 @@ impl Dump<'_> {
     fn take(&mut self, item: Item, following: bool) -> anyhow::Result<bool> {
         match item {
             Item::Record(record) => {
+                self.damaged |= !record.crc_ok || record.undecoded.is_some();
                 let is_past = self.args.filter.is_past(&record);
                 if self.args.filter.matches(&record) {
                     self.matched(record)?;

@@ -6,6 +6,7 @@ use crate::Exit;
 use crate::output::Out;
 
 mod ack;
+mod completions;
 mod configure;
 mod consent;
 mod create;
@@ -52,6 +53,8 @@ pub enum Command {
     Delete(delete::Args),
     Dump(dump::Args),
     History(history::Args),
+    #[command(hide = true)]
+    Completions(completions::Args),
 }
 
 pub fn run(command: Command, out: &mut Out) -> anyhow::Result<Exit> {
@@ -76,5 +79,6 @@ pub fn run(command: Command, out: &mut Out) -> anyhow::Result<Exit> {
         Command::Delete(args) => delete::run(args, out),
         Command::Dump(args) => dump::run(args, out),
         Command::History(args) => history::run(args, out),
+        Command::Completions(args) => completions::run(args, out),
     }
 }

@@ -22,19 +22,19 @@ use crate::store::with_store;
   reappear send jobs thumbnails --file cat.json --attr kind=photo --priority 10
   reappear send jobs mails --delay 5m --ttl 1d \"hello\"
   seq 1000 | reappear send jobs numbers --lines -")]
-#[group(id = "source", required = true, multiple = false, args = ["body", "file", "lines"])]
 pub struct Args {
     /// The store's directory
     store: PathBuf,
     /// The queue
     queue: QueueName,
     /// The message's body
+    #[arg(required_unless_present_any = ["file", "lines"], conflicts_with_all = ["file", "lines"])]
     body: Option<String>,
     /// Read the body from this file; - is standard input
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Send each line of this file as a message of its own; - is standard input
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "file")]
     lines: Option<PathBuf>,
     /// An attribute; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = attribute)]

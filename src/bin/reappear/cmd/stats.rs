@@ -78,7 +78,7 @@ fn store_json(state: &StoreState, all: &All, now: Timestamp) -> String {
     json.put("body_len", &all.values().map(|figures| figures.body_len).sum::<u64>());
     json.put("records", &state.records);
     json.put("records_len", &state.records_len);
-    json.put("findings", &(state.findings.len() + state.undecoded.len()));
+    json.put("findings", &(state.findings.len() + state.bad_records.len()));
     json.end()
 }
 
@@ -106,7 +106,7 @@ fn store_text(args: &Args, state: &StoreState, all: &All, now: Timestamp) -> Vec
         ("body_len", all.values().map(|figures| figures.body_len).sum::<u64>().to_string()),
         ("records", state.records.to_string()),
         ("records_len", state.records_len.to_string()),
-        ("findings", (state.findings.len() + state.undecoded.len()).to_string()),
+        ("findings", (state.findings.len() + state.bad_records.len()).to_string()),
     ]);
     let mut lines = listed(pairs);
     lines.push(String::new());

@@ -30,7 +30,7 @@ use crate::store::with_store;
 ///
 /// The command gets the body on its standard input, and in its environment REAPPEAR_ID,
 /// REAPPEAR_QUEUE, REAPPEAR_RECEIVE_COUNT, REAPPEAR_ATTEMPTS and REAPPEAR_ATTR_<NAME> for each
-/// attribute that is text. Its exit code decides: 0 acknowledges, 75 releases (not begun, attempt
+/// attribute (name in capitals, other characters as _). Its exit code decides: 0 acknowledges, 75 releases (not begun, attempt
 /// refunded), 65 rejects (can never be worked), everything else is a failure: the message reappears
 /// after the queue's back-off, with the end of the command's standard error as its error text.
 ///
