@@ -368,7 +368,10 @@ impl Applier {
         if self.in_memory {
             return Ok(());
         }
-        self.index.sync()?;
+        if let Err(error) = self.index.sync() {
+            self.fall_back(&error);
+            return Err(error);
+        }
         let (live_count, live_hash) = self.index.live();
         let first_segment = self.first_needed()?;
         self.checkpoint.write(Checkpoint {
