@@ -2,3 +2,10 @@
 
 mod lifecycle;
 mod tidy;
+
+#[cfg(feature = "testing")]
+mod cases_clock;
+#[cfg(feature = "testing")]
+mod cases_visibility;
+#[cfg(feature = "testing")]
+mod machine;
