@@ -6,6 +6,10 @@ mod tidy;
 #[cfg(feature = "testing")]
 mod cases_clock;
 #[cfg(feature = "testing")]
+mod cases_dead;
+#[cfg(feature = "testing")]
+mod cases_races;
+#[cfg(feature = "testing")]
 mod cases_visibility;
 #[cfg(feature = "testing")]
 mod machine;
