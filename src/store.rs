@@ -15,6 +15,7 @@ use crate::engine::stats::{QueueStats, StoreStats};
 use crate::engine::wait::{BatchItem, Command, Reply};
 use crate::engine::{Engine, real_site};
 use crate::error::{Error, ErrorKind, Result};
+use crate::inspect::{self, LogRecord};
 use crate::lifecycle::Settle;
 use crate::message::{Nack, NewMessage};
 use crate::options::Options;
@@ -70,15 +71,8 @@ impl Store {
         mut progress: impl FnMut(RecoveryProgress) + Send + 'static,
     ) -> Result<Self> {
         let path = path.as_ref().to_owned();
-        let (opened, result) = oneshot::channel();
-        // Recovery reads and writes files for as long as it takes: not on the caller's executor.
-        std::thread::Builder::new()
-            .name("reappear-open".to_owned())
-            .spawn(move || {
-                let _ = opened.send(Engine::open(&real_site(), &path, options, &mut progress));
-            })
-            .map_err(|e| Error::new(ErrorKind::Io, format!("cannot start a thread: {e}")))?;
-        let engine = result.await.map_err(|_| Error::closed())??;
+        let open = move || Engine::open(&real_site(), &path, options, &mut progress);
+        let engine = on_own_thread("reappear-open", open).await?;
         Ok(Self { engine: Arc::new(engine) })
     }
 
@@ -191,6 +185,20 @@ impl Store {
         settle_many(&self.engine.shared, None, items, false).await
     }
 
+    /// The whole life of one message, as far as the log still knows it: each record about it, in
+    /// order. Empty when nothing is known of it any more. It reads the log from its beginning, which
+    /// takes as long as that is; writes go on meanwhile.
+    ///
+    /// # Errors
+    /// `Io`; `Unsupported` for a log of a newer format.
+    ///
+    /// # Cancel safety
+    /// Dropped, it reads on to the end in the background and changes nothing.
+    pub async fn history(&self, id: MessageId) -> Result<Vec<LogRecord>> {
+        let path = self.engine.path.clone();
+        on_own_thread("reappear-history", move || inspect::history(path, id)).await
+    }
+
     /// Makes everything done so far durable, whatever the durability policy, and says up to where.
     ///
     /// # Errors
@@ -238,6 +246,18 @@ impl Store {
     async fn call(&self, command: Command) -> Result<Reply> {
         self.engine.shared.call(command, false).await
     }
+}
+
+/// Runs what reads and writes files for as long as it takes: not on the caller's executor.
+async fn on_own_thread<T: Send + 'static>(name: &str, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let (done, result) = oneshot::channel();
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(move || {
+            let _ = done.send(work());
+        })
+        .map_err(|e| Error::new(ErrorKind::Io, format!("cannot start a thread: {e}")))?;
+    result.await.map_err(|_| Error::closed())?
 }
 
 /// What can be settled: a delivery, or the receipt of one.

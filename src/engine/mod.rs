@@ -45,7 +45,6 @@ pub(crate) mod wait;
 pub(crate) mod waiters;
 
 use applier::Task;
-use commit::Committer;
 use keeper::Keeper;
 use open::{IndexSite, Opened, Site};
 use report::{OpenReport, RecoveryProgress};
@@ -193,7 +192,7 @@ fn start_helpers(shared: &Arc<Shared>, applier: applier::Applier, keeper: &Arc<K
 /// The parts of a store whose threads a test steps by hand.
 #[cfg(any(test, feature = "testing"))]
 pub(crate) struct ByHand {
-    pub(crate) committer: Committer,
+    pub(crate) committer: commit::Committer,
     pub(crate) applier: applier::Applier,
     pub(crate) spare: Arc<crate::log::SpareMaker>,
     finished: watch::Sender<bool>,

@@ -49,11 +49,6 @@ impl Cache {
         self.uses.remove(&used);
         Some(page)
     }
-
-    #[cfg(test)]
-    pub(super) fn memory_len(&self) -> usize {
-        self.pages.values().map(|(_, page)| page.capacity() * size_of::<Entry>()).sum()
-    }
 }
 
 #[cfg(test)]

@@ -109,14 +109,6 @@ impl Directory {
         self.pages.len()
     }
 
-    /// About how many bytes it takes: a B-tree that grew in order is a little more than half full.
-    #[cfg(test)]
-    pub(super) fn memory_len(&self) -> usize {
-        let page = size_of::<(PageKey, PageMeta)>();
-        let event = size_of::<(Timestamp, PageKey)>();
-        (self.pages.len() * page + self.events.len() * event) * 11 / 6
-    }
-
     pub(super) fn get(&self, key: PageKey) -> Option<&PageMeta> {
         self.pages.get(&key)
     }

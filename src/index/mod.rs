@@ -258,12 +258,6 @@ impl Index {
         self.directory.len() + self.small.len() + 1
     }
 
-    /// About how many bytes of memory the directory and the decoded pages take.
-    #[cfg(test)]
-    pub(crate) fn memory_len(&self) -> usize {
-        self.directory.memory_len() + self.cache.memory_len()
-    }
-
     fn usable(&self) -> Result<()> {
         self.broken.clone().map_or(Ok(()), Err)
     }

@@ -111,7 +111,7 @@ impl CheckpointFile {
         let odd = Checkpoint { generation: 1, ..*checkpoint };
         let bytes = [even.encode(seed), odd.encode(seed)].concat();
         write_beside(fs, dir, CHECKPOINT_FILE, &bytes)?;
-        Self::open_as(fs, dir, seed, OpenMode::Write).map(|(file, ..)| file)
+        Self::open(fs, dir, seed).map(|(file, ..)| file)
     }
 
     /// Opens it. The `bool`: one slot is damaged, the other was used.
@@ -119,20 +119,11 @@ impl CheckpointFile {
     /// # Errors
     /// `NotFound` when there is no such entry; `Corrupt` when neither slot reads; `Unsupported`.
     pub(crate) fn open(fs: &Arc<dyn Fs>, dir: &Path, seed: u32) -> Result<(Self, Checkpoint, bool)> {
-        Self::open_as(fs, dir, seed, OpenMode::Write)
-    }
-
-    /// What it says, for readers that hold no lock and write nothing. Errors as for [`open`](Self::open).
-    pub(crate) fn read(fs: &Arc<dyn Fs>, dir: &Path, seed: u32) -> Result<(Checkpoint, bool)> {
-        Self::open_as(fs, dir, seed, OpenMode::Read).map(|(_, checkpoint, damaged)| (checkpoint, damaged))
-    }
-
-    fn open_as(fs: &Arc<dyn Fs>, dir: &Path, seed: u32, mode: OpenMode) -> Result<(Self, Checkpoint, bool)> {
         let path = dir.join(CHECKPOINT_FILE);
         let Some(entry) = fs.metadata(&path).map_err(|e| Error::io("looking at", &path, e))? else {
             return Err(Error::not_found(format!("{} is missing", path.display())));
         };
-        let file = fs.open(&path, mode).map_err(|e| Error::io("opening", &path, e))?;
+        let file = fs.open(&path, OpenMode::Write).map_err(|e| Error::io("opening", &path, e))?;
         let mut slots = [None, None];
         for (slot, start) in slots.iter_mut().zip([0, SLOT_LEN as u64]) {
             if entry.len < start + SLOT_LEN as u64 {

@@ -143,6 +143,11 @@ impl LogReader {
         None
     }
 
+    /// Looks again: after the end, [`next`](Self::next) goes on with what was written since.
+    pub(crate) fn again(&mut self) {
+        self.ended = false;
+    }
+
     fn advance(&mut self) -> Result<Option<Found>> {
         let Some(current) = &mut self.current else { return self.open_next() };
         let offset = current.scan.offset;
@@ -213,7 +218,7 @@ impl LogReader {
         // Gone since it was listed: look again.
         let Some((window, header)) = self.header_of(&path)? else { return Ok(None) };
         let before = std::mem::replace(&mut self.base, base);
-        let Some((header, crc)) = header else { return self.without_header(path, base, &window) };
+        let Some((header, crc)) = header else { return self.without_header(path, before, &window) };
         if header.number < self.from_segment {
             return Ok(None);
         }
@@ -227,9 +232,11 @@ impl LogReader {
         Ok(found)
     }
 
-    fn without_header(&mut self, file: PathBuf, base: Lsn, window: &Window) -> Result<Option<Found>> {
-        let len = u64::from(window.len());
+    fn without_header(&mut self, file: PathBuf, before: Lsn, window: &Window) -> Result<Option<Found>> {
+        let (len, base) = (u64::from(window.len()), self.base);
         let Some((_, after)) = self.successor()? else {
+            // It may be in the making: whoever looks again should find it.
+            self.base = before;
             self.ended = true;
             let seen = if len < u64::from(SEGMENT_HEADER_LEN) { Seen::Cut } else { Seen::Damaged };
             return Ok((len > 0).then_some(Found::Tail { file, offset: 0, len, seen }));

@@ -102,7 +102,7 @@ fn golden() -> Vec<(Record, &'static [u8], &'static str)> {
                 detail: Some(Detail { error: Some("bad".to_owned()), dead: None }),
             },
             b"",
-            "0d0110000000000000000260d03d0705fb2c0104fca08601000103626164",
+            "0d011200000000000000a51028c20705fb2c0104fca086010001010362616400",
         ),
         (Record::Released { key: key(), epoch, attempts, visible_at }, b"", "0e000c0000000705fb2c010402fca0860100"),
         (Record::Acked { key: key(), epoch }, b"", "0f00060000000705fb2c0104"),

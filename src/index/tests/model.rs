@@ -257,9 +257,9 @@ impl Model {
         let before = Timestamp(from.0.saturating_sub(1));
         let delay_is_known = entry.visible_at <= entry.sent_at || entry.visible_at <= self.began;
         if entry.phase == Phase::Queued && delay_is_known {
-            return entry.next_event(Timestamp(u64::MAX - 1)).filter(|at| *at >= from);
+            return next_event(entry, Timestamp(u64::MAX - 1)).filter(|at| *at >= from);
         }
-        entry.next_event(before).filter(|at| *at >= from)
+        next_event(entry, before).filter(|at| *at >= from)
     }
 
     fn check_events(&mut self, index: &mut Index, random: &mut Random) {
@@ -332,4 +332,15 @@ fn the_index_in_sled_answers_as_a_plain_map_does() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("index/1");
     run(77, 120, || Box::new(SledKv::open(Arc::new(RealFs), &path).unwrap()));
+}
+
+/// When an entry next changes its state without a call, after `now`.
+fn next_event(entry: &Entry, now: Timestamp) -> Option<Timestamp> {
+    let expiry = (entry.expires_at < Timestamp::MAX).then_some(entry.expires_at);
+    match entry.phase {
+        Phase::Dead => None,
+        Phase::Held if entry.visible_at > now => Some(entry.visible_at),
+        Phase::Queued if entry.visible_at > now => Some(expiry.map_or(entry.visible_at, |at| at.min(entry.visible_at))),
+        Phase::Queued | Phase::Held => expiry,
+    }
 }

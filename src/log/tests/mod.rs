@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::reader::OwnedFrame;
 use super::*;
 use crate::env::sim::{Fault, FaultKind, Loss, Op, SimDisk};
 use crate::options::Tail;
