@@ -12,4 +12,6 @@ mod cases_races;
 #[cfg(feature = "testing")]
 mod cases_visibility;
 #[cfg(feature = "testing")]
+mod cases_waiting;
+#[cfg(feature = "testing")]
 mod machine;
