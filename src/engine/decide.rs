@@ -12,7 +12,7 @@ use crate::engine::commit::Committer;
 use crate::engine::wait::{BatchItem, Command, Reply, Request};
 use crate::engine::waiters::Waiter;
 use crate::error::{Error, ErrorKind, Result};
-use crate::lifecycle::{self, Outcome, Settle, Timeout};
+use crate::lifecycle::{self, Outcome, Settle, Timeout, attempts_used_up};
 use crate::message::{DeadReason, NewMessage};
 use crate::record::{self, Detail, Died, Record, Sent};
 use crate::types::limits::{MAX_PAYLOAD_LEN, MAX_RECEIVE_COUNT};
@@ -389,7 +389,8 @@ impl Committer {
     }
 
     /// For a store that is opened with [`OnOpen::Release`](crate::OnOpen): every delivery that is
-    /// still out is over; attempts stay counted. Returns how many that were.
+    /// still out is over; attempts stay counted, and who has none left dies. Returns how many are
+    /// receivable again.
     pub(crate) fn release_all(&mut self) -> u64 {
         let mut released = 0;
         loop {
@@ -397,17 +398,29 @@ impl Committer {
             if held.is_empty() {
                 return released;
             }
-            self.begin_alone(held.len() * record::FIXED_BOUND);
+            self.begin_alone(held.iter().map(|entry| self.release_bound(entry)).sum());
             if self.group.refusal.is_some() {
                 return released;
             }
             for entry in held {
+                let used_up =
+                    self.tables.queues.get(&entry.queue).is_some_and(|q| attempts_used_up(&entry, &q.options));
+                if used_up {
+                    self.die(&entry, DeadReason::MaxAttempts, None);
+                    continue;
+                }
                 released += 1;
                 let (key, epoch, attempts) = (lifecycle::key(&entry), entry.epoch, entry.attempts);
                 self.write(&Record::Released { key, epoch, attempts, visible_at: self.group.now }, &[]);
             }
             self.end_alone();
         }
+    }
+
+    /// Most bytes of the end of one delivery, should the message die of it.
+    fn release_bound(&self, entry: &Entry) -> usize {
+        let name_len = self.tables.queues.get(&entry.queue).map_or(0, |queue| queue.name.as_str().len());
+        2 * record::FIXED_BOUND + name_len + entry.detail.len as usize
     }
 
     // ---- batches --------------------------------------------------------------------------------

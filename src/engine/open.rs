@@ -31,8 +31,9 @@ use crate::env::store_clock::StoreClock;
 use crate::env::{EntryKind, Env, LockGuard, TryLock};
 use crate::error::{Damage, Error, ErrorKind, Result};
 use crate::index::{Index, Kv};
-use crate::lifecycle;
+use crate::lifecycle::{self, Timeout};
 use crate::log::{self, Checkpoint, CheckpointFile, RecoverOptions, Recovered, StoreFile};
+use crate::message::DeadReason;
 use crate::options::{OnOpen, Options};
 use crate::types::{Entry, Lsn, Phase, State, StoreId, Timestamp};
 
@@ -544,16 +545,23 @@ impl Tables {
 /// [`OnOpen::Release`] everything comes back.
 fn scan_hidden(committer: &mut Committer, on_open: OnOpen, report: &mut OpenReport) {
     let now = committer.shared.clock.now();
-    let passed = committer.tables.in_flight(usize::MAX).iter().filter(|entry| entry.visible_at <= now).count() as u64;
+    for (entry, queue) in committer.tables.due_entries(now, usize::MAX) {
+        match lifecycle::timeout(entry, &queue.options, now) {
+            Timeout::Die(DeadReason::MaxAttempts) => report.dead_lettered += 1,
+            Timeout::Ready if entry.phase == Phase::Held => report.redelivered += 1,
+            _ => {}
+        }
+    }
     loop {
         committer.turn();
         if committer.tables.due(committer.group.now).is_none() || committer.group.refusal.is_some() {
             break;
         }
     }
-    report.dead_lettered = committer.tables.queues.values().map(|queue| queue.meter.died).sum();
-    report.redelivered = passed.saturating_sub(report.dead_lettered);
     if on_open == OnOpen::Release {
+        let died = |committer: &Committer| committer.tables.queues.values().map(|queue| queue.meter.died).sum::<u64>();
+        let before = died(committer);
         report.released = committer.release_all();
+        report.dead_lettered += died(committer) - before;
     }
 }

@@ -4,3 +4,16 @@ mod cli;
 mod contract;
 mod lifecycle;
 mod tidy;
+
+#[cfg(feature = "testing")]
+mod cases_clock;
+#[cfg(feature = "testing")]
+mod cases_dead;
+#[cfg(feature = "testing")]
+mod cases_races;
+#[cfg(feature = "testing")]
+mod cases_visibility;
+#[cfg(feature = "testing")]
+mod cases_waiting;
+#[cfg(feature = "testing")]
+mod machine;
