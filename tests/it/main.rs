@@ -1,7 +1,6 @@
 //! Integration tests, all in one binary: linking one is what two cores can afford.
 
 mod cli;
-mod contract;
 mod lifecycle;
 mod tidy;
 
@@ -15,5 +14,7 @@ mod cases_races;
 mod cases_visibility;
 #[cfg(feature = "testing")]
 mod cases_waiting;
+#[cfg(feature = "testing")]
+mod contract;
 #[cfg(feature = "testing")]
 mod machine;
