@@ -16,5 +16,7 @@ mod cases_visibility;
 mod cases_waiting;
 #[cfg(feature = "testing")]
 mod contract;
+#[cfg(all(feature = "testing", feature = "json"))]
+mod failures;
 #[cfg(feature = "testing")]
 mod machine;
