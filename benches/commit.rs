@@ -27,6 +27,7 @@ const FILE_LEN: usize = 64 * 1024 * 1024;
 struct Round {
     rate: f64,
     group: f64,
+    sync_p50: Duration,
 }
 
 fn main() {
@@ -42,8 +43,8 @@ fn main() {
         let store = store_round(&dir.path().join(format!("store-{round}")), messages);
         group = store.group;
         println!(
-            "round {round}: bare {:.0} messages/s in groups of {:.1}, store {:.0} messages/s in groups of {:.1}",
-            bare.rate, bare.group, store.rate, store.group
+            "round {round}: bare {:.0}/s in groups of {:.1}, fdatasync p50 {:?}; store {:.0}/s in groups of {:.1}, {:?}",
+            bare.rate, bare.group, bare.sync_p50, store.rate, store.group, store.sync_p50
         );
         bares.push(bare.rate);
         stores.push(store.rate);
@@ -63,7 +64,7 @@ fn median(values: &mut [f64]) -> f64 {
 /// 64 tasks, each sending one message at a time.
 fn store_round(path: &Path, messages: usize) -> Round {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    let (rate, group) = runtime.block_on(async {
+    let (rate, group, sync_p50) = runtime.block_on(async {
         let store = Store::open(path).await.expect("the store opens");
         let queue = store.queue("bench").expect("a name");
         queue.create(None).await.expect("created");
@@ -83,10 +84,10 @@ fn store_round(path: &Path, messages: usize) -> Round {
         let after = store.stats().await.expect("stats");
         store.close().await.expect("closed");
         let group = (after.records - before.records) as f64 / (after.frames - before.frames) as f64;
-        (messages as f64 / took, group)
+        (messages as f64 / took, group, after.sync_times.map_or(Duration::ZERO, |times| times.p50))
     });
     std::fs::remove_dir_all(path).expect("removed");
-    Round { rate, group }
+    Round { rate, group, sync_p50 }
 }
 
 /// The same bytes in the same groups, and nothing else.
@@ -113,5 +114,6 @@ fn bare_round(path: &Path, messages: usize, group: f64, sync_times: &mut Histogr
         at += frame_len;
     }
     let took = start.elapsed().as_secs_f64();
-    Round { rate: (messages / group * group) as f64 / took, group: group as f64 }
+    let sync_p50 = Duration::from_nanos(sync_times.value_at_quantile(0.5));
+    Round { rate: (messages / group * group) as f64 / took, group: group as f64, sync_p50 }
 }

@@ -208,8 +208,8 @@ impl Options {
                 "durability interval must be more than 0 and at most an hour; use Always to sync each write",
             ));
         }
-        if self.window < 1024 {
-            return Err(Error::invalid(format!("window is {}; give at least 1024 messages", self.window)));
+        if self.window < 8 {
+            return Err(Error::invalid(format!("window is {}; give at least 8 messages", self.window)));
         }
         self.queue_defaults.validate()
     }

@@ -49,7 +49,7 @@ pub(crate) struct Tables {
 }
 
 /// A lane's window never gets smaller than this, however many lanes share the whole.
-const MIN_WINDOW: usize = 32;
+const MIN_WINDOW: usize = 8;
 /// Nor larger.
 const MAX_WINDOW: usize = 16 * 1024;
 

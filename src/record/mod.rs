@@ -371,14 +371,18 @@ pub(crate) fn encode(record: &Record, body: &[u8], lsn: Lsn, seed: u32, out: &mu
     assert!(meta.len() <= MAX_RECORD_META_LEN && body.len() <= MAX_BODY_LEN, "a record above the format's caps");
     out.extend_from_slice(body);
     let (head, content) = out.split_at_mut(meta.start);
-    let mut fields = vec![len_field(meta.len())];
+    let mut put_fields = |fields: &[[u8; 4]]| {
+        // `head` ends with exactly these fields: it was made that long above.
+        for (place, field) in head.rchunks_exact_mut(4).zip(fields.iter().rev()) {
+            place.copy_from_slice(field);
+        }
+    };
     if readable {
         let id = record.subject(lsn).1.unwrap_or(MessageId(lsn.0));
-        fields.extend([len_field(body.len()), codec::crc(seed, &[&id.0.to_le_bytes(), content]).to_le_bytes()]);
-    }
-    // `head` ends with exactly these fields: it was made that long above.
-    for (place, field) in head.rchunks_exact_mut(4).zip(fields.iter().rev()) {
-        place.copy_from_slice(field);
+        let crc = codec::crc(seed, &[&id.0.to_le_bytes(), content]).to_le_bytes();
+        put_fields(&[len_field(meta.len()), len_field(body.len()), crc]);
+    } else {
+        put_fields(&[len_field(meta.len())]);
     }
     start..out.len()
 }
