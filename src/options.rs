@@ -261,17 +261,26 @@ impl Backoff {
     }
 }
 
-/// Options of one queue, durable with it.
+/// Options of one queue, durable with it. Begin with [`new`](Self::new) and set what differs.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct QueueOptions {
-    pub(crate) visibility_timeout_ms: u64,
-    pub(crate) max_visibility_timeout_ms: u64,
-    pub(crate) max_attempts: Option<u32>,
-    pub(crate) backoff: Backoff,
-    pub(crate) max_in_flight: Option<u32>,
-    pub(crate) dead_letter: Option<String>,
-    pub(crate) keep_expired: bool,
-    pub(crate) strict_deadline: bool,
+    /// How long a received message stays hidden, in milliseconds.
+    pub visibility_timeout_ms: u64,
+    /// Longest visibility timeout a call may ask for, in milliseconds.
+    pub max_visibility_timeout_ms: u64,
+    /// Hand-outs after which a message that was not settled is dead; `None`: never.
+    pub max_attempts: Option<u32>,
+    /// Delay after a nack that names none.
+    pub backoff: Backoff,
+    /// Most messages in flight at a time; `None`: no limit.
+    pub max_in_flight: Option<u32>,
+    /// The queue that dead messages are moved to; `None`: they stay as Dead.
+    pub dead_letter: Option<String>,
+    /// Whether expired messages become Dead instead of going away.
+    pub keep_expired: bool,
+    /// Whether a receipt is stale as soon as its deadline has passed.
+    pub strict_deadline: bool,
 }
 
 impl Default for QueueOptions {

@@ -73,7 +73,7 @@ fn an_ack_at_the_deadline_is_done_or_the_message_comes_back_whole() {
             let mut ack = Box::pin(job.ack());
             let mut other = Box::pin(queue.receive().one());
             let mut stats = Box::pin(queue.stats());
-            let mut polls: [&mut dyn FnMut() -> bool; 3] = [
+            let polls: [&mut dyn FnMut() -> bool; 3] = [
                 &mut || machine.rig.poll(&mut ack).is_some(),
                 &mut || machine.rig.poll(&mut other).is_some(),
                 &mut || machine.rig.poll(&mut stats).is_some(),

@@ -383,5 +383,5 @@ fn a_network_file_system_is_refused_unless_it_is_allowed() {
     rig.disk().set_network(true);
     assert_eq!(rig.try_open().unwrap_err().kind(), ErrorKind::Unsupported);
     rig.set_options(Options::new().segment_len(4096).allow_network_fs(true));
-    rig.open();
+    let _ = rig.open();
 }

@@ -7,7 +7,11 @@ mod tidy;
 #[cfg(feature = "testing")]
 mod cases_clock;
 #[cfg(feature = "testing")]
+mod cases_content;
+#[cfg(feature = "testing")]
 mod cases_dead;
+#[cfg(feature = "testing")]
+mod cases_order;
 #[cfg(feature = "testing")]
 mod cases_races;
 #[cfg(feature = "testing")]
