@@ -6,12 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::wait::{Command, Grant, Reply, Shared};
+use crate::engine::wait::{Command, Grant, Reply, Shared, read_whole};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lifecycle::Settle;
 use crate::message::{Attributes, DeadLetter, Nack};
-use crate::record::{Detail, Record};
-use crate::types::{Entry, MessageId, QueueName, Receipt, Timestamp};
+use crate::record::Detail;
+use crate::types::{Entry, MessageId, Position, QueueName, Receipt, Timestamp};
 
 /// A receive that is being put together; see [`Queue::receive`](crate::Queue::receive).
 #[derive(Clone, Debug)]
@@ -77,8 +77,10 @@ impl Receive {
         let mut deliveries = Vec::with_capacity(grants.len());
         let mut unreadable = None;
         for grant in &grants {
-            match Delivery::read(&shared, &queue, grant) {
+            match read_current(&shared, &queue, grant).await {
                 Ok(delivery) => deliveries.push(delivery),
+                // Purged while it was on its way.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
                     tracing::error!(message = grant.entry.id.0, %error, "a message cannot be read; it is set aside");
                     set_aside(&shared, &grant.receipt, &error).await?;
@@ -94,6 +96,24 @@ impl Receive {
         match unreadable {
             Some(error) if deliveries.is_empty() => Err(error),
             _ => Ok(deliveries),
+        }
+    }
+}
+
+/// Reads what was handed out; where it stands now, if it was carried to the log's end meanwhile.
+async fn read_current(shared: &Arc<Shared>, queue: &QueueName, grant: &Grant) -> Result<Delivery> {
+    let mut entry = grant.entry;
+    loop {
+        match Delivery::read(shared, queue, grant.receipt, entry) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let Reply::Seen(seen) = shared.call(Command::Find(grant.receipt), false).await? else {
+                    return Err(error);
+                };
+                let now = seen.first().map(|seen| seen.entry);
+                // Still said to be where it is not: then the log lacks it.
+                entry = now.filter(|now| now.body != entry.body || now.detail != entry.detail).ok_or(error)?;
+            }
+            result => return result,
         }
     }
 }
@@ -154,13 +174,8 @@ impl std::fmt::Debug for Delivery {
 
 /// The body and attributes of a message, from the log.
 pub(crate) fn read_message(shared: &Shared, entry: &Entry) -> Result<(Attributes, Vec<u8>)> {
-    let (record, body) = shared.read_record(entry.body, entry.id)?;
-    let attributes = match record {
-        Record::Sent(sent) => sent.attributes,
-        Record::Relocated(relocated) => relocated.attributes,
-        _ => Attributes::new(),
-    };
-    Ok((attributes, body))
+    let without_detail = Entry { detail: Position::NONE, ..*entry };
+    read_whole(shared, &without_detail).map(|(attributes, body, _)| (attributes, body))
 }
 
 /// How a message died, as users see it.
@@ -176,18 +191,10 @@ pub(crate) fn dead_letter(detail: &Detail) -> Option<DeadLetter> {
 }
 
 impl Delivery {
-    fn read(shared: &Arc<Shared>, queue: &QueueName, grant: &Grant) -> Result<Self> {
-        let (attributes, body) = read_message(shared, &grant.entry)?;
-        let detail = shared.read_detail(&grant.entry)?;
-        Ok(Self {
-            shared: Arc::clone(shared),
-            queue: queue.clone(),
-            receipt: grant.receipt,
-            entry: grant.entry,
-            detail,
-            attributes,
-            body,
-        })
+    fn read(shared: &Arc<Shared>, queue: &QueueName, receipt: Receipt, entry: Entry) -> Result<Self> {
+        let (attributes, body) = read_message(shared, &entry)?;
+        let detail = shared.read_detail(&entry)?;
+        Ok(Self { shared: Arc::clone(shared), queue: queue.clone(), receipt, entry, detail, attributes, body })
     }
 
     /// The message's id.

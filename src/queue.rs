@@ -200,10 +200,15 @@ impl Queue {
     /// # Errors
     /// `NotFound` for an unknown queue; `Io`, `Closed`.
     pub async fn peek(&self, state: impl Into<Option<State>>, max: usize) -> Result<Vec<MessageView>> {
-        let command = Command::Peek { queue: self.name.clone(), state: state.into(), max };
-        match self.call(command).await? {
-            Reply::Seen(seen) => seen.iter().map(|seen| self.view(seen)).collect(),
-            _ => Ok(Vec::new()),
+        let state = state.into();
+        loop {
+            let command = Command::Peek { queue: self.name.clone(), state, max };
+            let Reply::Seen(seen) = self.call(command).await? else { return Ok(Vec::new()) };
+            match seen.iter().map(|seen| self.view(seen)).collect() {
+                // A message was carried to the log's end meanwhile: look again.
+                Err(error) if Error::kind(&error) == ErrorKind::NotFound => {}
+                result => return result,
+            }
         }
     }
 

@@ -154,11 +154,41 @@ pub(crate) enum Ask {
 #[derive(Debug)]
 pub(crate) enum Answer {
     Applied(Lsn),
-    Ready { queue: QueueId, priority: i16, as_of: Lsn, entries: Vec<Entry>, next: Option<MessageId> },
-    Events { as_of: Lsn, entries: Vec<Entry>, reached: Timestamp },
-    Got { token: u64, as_of: Lsn, entries: Vec<Entry> },
-    Dead { token: u64, as_of: Lsn, entries: Vec<Entry>, next: Option<(i16, MessageId)> },
-    Checkpointed { lsn: Lsn, result: Result<()> },
+    Ready {
+        queue: QueueId,
+        priority: i16,
+        as_of: Lsn,
+        entries: Vec<Entry>,
+        next: Option<MessageId>,
+    },
+    Events {
+        as_of: Lsn,
+        entries: Vec<Entry>,
+        reached: Timestamp,
+    },
+    Got {
+        token: u64,
+        as_of: Lsn,
+        entries: Vec<Entry>,
+    },
+    Dead {
+        token: u64,
+        as_of: Lsn,
+        entries: Vec<Entry>,
+        next: Option<(i16, MessageId)>,
+    },
+    Checkpointed {
+        lsn: Lsn,
+        /// Whether one more checkpoint lets segments go: both slots must do without them.
+        result: Result<bool>,
+    },
+    /// What must be carried to the log's end before its oldest segment can go.
+    Relocate {
+        as_of: Lsn,
+        segment: u32,
+        entries: Vec<Entry>,
+        queues: Vec<QueueId>,
+    },
 }
 
 /// Work for the applier, in order.
@@ -201,6 +231,10 @@ impl Tasks {
 const MAX_FOLDED: usize = 50_000;
 /// Time for which changes are folded at most.
 const MAX_LAG: Duration = Duration::from_millis(100);
+/// The log may be this many times as large as what is live in it, and two segments.
+const AMPLIFICATION: u64 = 2;
+/// Messages that are carried to the log's end between two checkpoints.
+const MAX_RELOCATED: usize = 16 * 1024;
 /// Entries of one answer about events.
 const MAX_EVENTS: usize = 64 * 1024;
 
@@ -344,6 +378,9 @@ impl Applier {
             }
             Ask::Checkpoint { durable, clean } => {
                 let result = self.checkpoint(durable, clean);
+                if result.is_ok() && !clean {
+                    self.propose_relocation(as_of);
+                }
                 self.shared.answer(Answer::Checkpointed { lsn: as_of, result });
             }
         }
@@ -364,9 +401,9 @@ impl Applier {
         }
     }
 
-    fn checkpoint(&mut self, durable: Lsn, clean: bool) -> Result<()> {
+    fn checkpoint(&mut self, durable: Lsn, clean: bool) -> Result<bool> {
         if self.in_memory {
-            return Ok(());
+            return Ok(false);
         }
         if let Err(error) = self.index.sync() {
             self.fall_back(&error);
@@ -391,7 +428,26 @@ impl Applier {
         if removed > 0 {
             tracing::debug!(removed, "segments that nothing live needs were removed");
         }
-        Ok(())
+        Ok(self.checkpoint.first_segment() < first_segment)
+    }
+
+    /// When the log is much larger than what is live in it: what keeps its oldest segment.
+    fn propose_relocation(&mut self, as_of: Lsn) {
+        let live: u64 = self.index.segment_uses().values().map(|uses| uses.bytes).sum();
+        let allowed = live.saturating_mul(AMPLIFICATION) + 2 * u64::from(self.shared.options.segment_len);
+        let segments = self.shared.segments.list();
+        let Some(oldest) = segments.first().filter(|oldest| oldest.sealed && segments.len() > 1) else { return };
+        if self.in_memory || self.shared.segments.used() <= allowed {
+            return;
+        }
+        let segment = oldest.number;
+        let entries = self.read(|index| index.in_segment(segment, MAX_RELOCATED));
+        let rows = self.read(Index::queues);
+        let here = |(id, row): (QueueId, Vec<u8>)| {
+            decode_row(id, &row).filter(|row| row.defined.segment == segment).map(|_| id)
+        };
+        let queues = rows.into_iter().filter_map(here).collect();
+        self.shared.answer(Answer::Relocate { as_of, segment, entries, queues });
     }
 
     /// The oldest segment that holds a live message, a message's last error or dead reason, or a

@@ -29,6 +29,8 @@ pub(crate) enum Closing {
 #[derive(Debug)]
 pub(crate) struct CheckpointPlan {
     pub(crate) asked: bool,
+    /// The next one is due at once: it will find a segment that can go.
+    pub(crate) hurry: bool,
     /// The last one that was written, and when.
     pub(crate) lsn: Lsn,
     pub(crate) at: Duration,
@@ -47,6 +49,8 @@ pub(crate) struct Turn {
 const MARK_AFTER: Duration = Duration::from_secs(1);
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(10);
 const CHECKPOINT_LEN: u64 = 64 * 1024 * 1024;
+/// With small segments, so many of them.
+const CHECKPOINT_SEGMENTS: u64 = 8;
 /// After a refusal for lack of room, when to look again.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 /// Nothing is waited for longer, so that a suspended machine is noticed.
@@ -70,9 +74,11 @@ impl Committer {
         let plan = &self.checkpoint;
         let news = self.log.durable_lsn() > plan.lsn;
         let due = now.saturating_sub(plan.at) >= CHECKPOINT_EVERY
-            || self.log.log_len().saturating_sub(plan.log_len) >= CHECKPOINT_LEN;
-        if news && due && !plan.asked && closing.is_none() {
+            || self.log.log_len().saturating_sub(plan.log_len)
+                >= CHECKPOINT_LEN.min(CHECKPOINT_SEGMENTS * u64::from(self.shared.options.segment_len));
+        if (news && due || plan.hurry) && !plan.asked && closing.is_none() {
             self.checkpoint.asked = true;
+            self.checkpoint.hurry = false;
             self.ask_index(Ask::Checkpoint { durable: self.log.durable_lsn(), clean: false });
         }
         self.ending = closing.is_some();
@@ -81,12 +87,15 @@ impl Committer {
         }
     }
 
-    pub(crate) fn checkpointed(&mut self, lsn: Lsn, result: Result<()>) {
+    pub(crate) fn checkpointed(&mut self, lsn: Lsn, result: Result<bool>) {
         self.checkpoint.asked = false;
         self.checkpoint.at = self.clock.boottime();
         self.checkpoint.log_len = self.log.log_len();
         match result {
-            Ok(()) => self.checkpoint.lsn = lsn,
+            Ok(again) => {
+                self.checkpoint.lsn = lsn;
+                self.checkpoint.hurry |= again;
+            }
             Err(error) => tracing::warn!(%error, "no checkpoint was written; it is tried again"),
         }
         if self.closing == Closing::Settling {
@@ -158,7 +167,8 @@ impl Committer {
                 wake_in = wake_in.min(at.saturating_sub(boot));
             }
         }
-        if !self.leftover.is_empty() || !self.unfinished.is_empty() && self.group.refusal.is_none() {
+        let more = !self.unfinished.is_empty() || self.is_relocating();
+        if !self.leftover.is_empty() || more && self.group.refusal.is_none() && !self.ending {
             wake_in = Duration::ZERO;
         }
         Turn { wake_in, done: self.closing == Closing::Done }

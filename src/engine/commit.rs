@@ -33,6 +33,7 @@ use crate::engine::checkpoint::{CheckpointPlan, Closing, Turn};
 use crate::engine::decide::Parked;
 use crate::engine::group::Group;
 use crate::engine::queues::Queue;
+use crate::engine::reclaim::Relocation;
 use crate::engine::redrive::{Redrive, Slice};
 use crate::engine::state::Tables;
 use crate::engine::wait::{Command, Inbox, Reply, Request, Shared};
@@ -64,6 +65,7 @@ pub(crate) struct Committer {
     pub(crate) next_token: u64,
     pub(crate) redrives: BTreeMap<u64, Redrive>,
     pub(crate) slices: Vec<Slice>,
+    pub(crate) relocation: Relocation,
     /// Hand-outs that nobody saw and that are not given back yet.
     pub(crate) given_back: Vec<Receipt>,
     /// Messages that the index does not have either: known for this turn.
@@ -118,7 +120,13 @@ impl Committer {
     ) -> Self {
         let boot = clock.boottime();
         Self {
-            checkpoint: CheckpointPlan { asked: false, lsn: checkpoint_lsn, at: boot, log_len: log.log_len() },
+            checkpoint: CheckpointPlan {
+                asked: false,
+                hurry: false,
+                lsn: checkpoint_lsn,
+                at: boot,
+                log_len: log.log_len(),
+            },
             handed_over: log.durable_lsn(),
             dice: shared.clock.now().0 ^ u64::from(shared.seed),
             shared,
@@ -132,6 +140,7 @@ impl Committer {
             next_token: 0,
             redrives: BTreeMap::new(),
             slices: Vec::new(),
+            relocation: Relocation::none(),
             given_back: Vec::new(),
             absent: FxHashSet::default(),
             borrowed: Vec::new(),
@@ -173,6 +182,7 @@ impl Committer {
         }
         self.redrive_slices();
         self.dispatch();
+        self.relocate();
         self.expire_waiters();
         self.commit();
         self.publish();
@@ -225,6 +235,9 @@ impl Committer {
                 Answer::Dead { token, as_of, entries, next } => {
                     self.dead_fetched(token, as_of, entries, next);
                 }
+                Answer::Relocate { as_of, segment, entries, queues } => {
+                    self.plan_relocation(as_of, segment, entries, queues);
+                }
                 Answer::Checkpointed { lsn, result } => self.checkpointed(lsn, result),
             }
         }
@@ -259,6 +272,7 @@ impl Committer {
     /// Makes room in the log for all that this turn may write, and says which requests it takes.
     fn make_room(&mut self, retries: &[Request]) -> Vec<Request> {
         let mut room = 2 * self.given_back.len() * record::FIXED_BOUND + self.timers_bound() + self.slices_bound();
+        room += self.relocation_bound();
         room += retries.iter().map(|request| self.bound(&request.command)).sum::<usize>();
         let mut batch = Vec::new();
         while let Some(request) = self.leftover.front() {
@@ -553,7 +567,12 @@ impl Committer {
     pub(crate) fn command_writes(command: &Command) -> bool {
         !matches!(
             command,
-            Command::Peek { .. } | Command::QueueStats(_) | Command::Queues | Command::StoreStats | Command::Sync
+            Command::Peek { .. }
+                | Command::Find(_)
+                | Command::QueueStats(_)
+                | Command::Queues
+                | Command::StoreStats
+                | Command::Sync
         )
     }
 }

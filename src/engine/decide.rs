@@ -9,7 +9,7 @@
 
 use crate::engine::applier::Ask;
 use crate::engine::commit::Committer;
-use crate::engine::wait::{BatchItem, Command, Reply, Request};
+use crate::engine::wait::{BatchItem, Command, Reply, Request, Seen};
 use crate::engine::waiters::Waiter;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lifecycle::{self, Outcome, Settle, Timeout, attempts_used_up};
@@ -70,7 +70,12 @@ impl Committer {
                 .sum(),
             // Each slice makes its own room.
             Command::Redrive { .. } => 0,
-            Command::Peek { .. } | Command::QueueStats(_) | Command::Queues | Command::StoreStats | Command::Sync => 0,
+            Command::Peek { .. }
+            | Command::Find(_)
+            | Command::QueueStats(_)
+            | Command::Queues
+            | Command::StoreStats
+            | Command::Sync => 0,
         }
     }
 
@@ -130,6 +135,7 @@ impl Committer {
             Command::Pause { queue, paused } => self.pause(&queue, paused),
             Command::Delete { queue, force } => self.delete(&queue, force),
             Command::Purge { queue, states } => self.purge(&queue, &states),
+            Command::Find(receipt) => Ok(self.find(&receipt)),
             Command::QueueStats(queue) => {
                 self.queue_id(&queue).map(|id| Reply::Queues(self.queue_stats(id).into_iter().collect()))
             }
@@ -142,6 +148,12 @@ impl Committer {
             self.require_sync();
         }
         self.group.reply(reply, result, room);
+    }
+
+    fn find(&self, receipt: &Receipt) -> Reply {
+        let found = self.tables.entry(receipt.queue, receipt.id).filter(|entry| entry.epoch == receipt.epoch);
+        let seen = found.map(|entry| Seen { entry: *entry, state: entry.state(self.group.now) });
+        Reply::Seen(seen.into_iter().collect())
     }
 
     // ---- cold entries ---------------------------------------------------------------------------

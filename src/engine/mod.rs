@@ -36,6 +36,7 @@ pub(crate) mod keeper;
 pub(crate) mod open;
 pub(crate) mod queues;
 pub(crate) mod receive;
+pub(crate) mod reclaim;
 pub(crate) mod redrive;
 pub(crate) mod replay;
 pub(crate) mod report;

@@ -30,7 +30,7 @@ use crate::env::store_clock::StoreClock;
 use crate::error::{Error, Result};
 use crate::lifecycle::Settle;
 use crate::log::Segments;
-use crate::message::{DeadReason, NewMessage};
+use crate::message::{Attributes, DeadReason, NewMessage};
 use crate::options::{Durability, Options, QueueOptions};
 use crate::record::{Bad, Detail, Raw, Record};
 use crate::types::{Entry, Lsn, MessageId, Position, QueueName, Receipt, State, StoreId, Timestamp};
@@ -55,17 +55,53 @@ pub(crate) enum BatchItem {
 /// What a caller asks for.
 #[derive(Debug)]
 pub(crate) enum Command {
-    Create { queue: QueueName, options: Option<QueueOptions> },
-    Configure { queue: QueueName, options: QueueOptions },
-    Pause { queue: QueueName, paused: bool },
-    Delete { queue: QueueName, force: bool },
-    Send { queue: QueueName, messages: Vec<NewMessage> },
-    Receive { queue: QueueName, max: usize, wait: Duration, visibility: Option<Duration> },
-    Settle { queue: Option<QueueName>, items: Vec<(Receipt, Settle)> },
+    Create {
+        queue: QueueName,
+        options: Option<QueueOptions>,
+    },
+    Configure {
+        queue: QueueName,
+        options: QueueOptions,
+    },
+    Pause {
+        queue: QueueName,
+        paused: bool,
+    },
+    Delete {
+        queue: QueueName,
+        force: bool,
+    },
+    Send {
+        queue: QueueName,
+        messages: Vec<NewMessage>,
+    },
+    Receive {
+        queue: QueueName,
+        max: usize,
+        wait: Duration,
+        visibility: Option<Duration>,
+    },
+    Settle {
+        queue: Option<QueueName>,
+        items: Vec<(Receipt, Settle)>,
+    },
     Batch(Vec<BatchItem>),
-    Redrive { queue: QueueName, filter: RedriveFilter, max: u64 },
-    Purge { queue: QueueName, states: Vec<State> },
-    Peek { queue: QueueName, state: Option<State>, max: usize },
+    Redrive {
+        queue: QueueName,
+        filter: RedriveFilter,
+        max: u64,
+    },
+    Purge {
+        queue: QueueName,
+        states: Vec<State>,
+    },
+    Peek {
+        queue: QueueName,
+        state: Option<State>,
+        max: usize,
+    },
+    /// Where a message in flight stands now.
+    Find(Receipt),
     QueueStats(QueueName),
     Queues,
     StoreStats,
@@ -172,6 +208,18 @@ impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").field("store", &self.store).finish_non_exhaustive()
     }
+}
+
+/// Attributes, body and detail of a message.
+pub(crate) fn read_whole(shared: &Shared, entry: &Entry) -> Result<(Attributes, Vec<u8>, Option<Detail>)> {
+    let (record, body) = shared.read_record(entry.body, entry.id)?;
+    let attributes = match record {
+        Record::Sent(sent) => sent.attributes,
+        Record::Relocated(relocated) => relocated.attributes,
+        _ => Attributes::new(),
+    };
+    let detail = if entry.detail.is_some() { Some(shared.read_detail(entry)?) } else { None };
+    Ok((attributes, body, detail))
 }
 
 /// Bytes of room a request takes besides what it carries.

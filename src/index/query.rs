@@ -206,6 +206,20 @@ impl Index {
         self.each_page(|_| true, visit)
     }
 
+    /// Up to `max` messages whose body or detail stands in this segment of the log.
+    pub(crate) fn in_segment(&mut self, segment: u32, max: usize) -> Result<Vec<Entry>> {
+        self.usable()?;
+        let mut found = Vec::new();
+        let mut next = self.directory.pages_from(PageKey::MIN).next().map(|(key, _)| key);
+        while let Some(key) = next.filter(|_| found.len() < max) {
+            let page = self.page(key, false);
+            let here = |entry: &&Entry| entry.body.segment == segment || entry.detail.segment == segment;
+            found.extend(self.note(page)?.iter().filter(here).take(max - found.len()));
+            next = self.directory.pages_from(key).nth(1).map(|(key, _)| key);
+        }
+        Ok(found)
+    }
+
     fn each_page(&mut self, want: impl Fn(&PageMeta) -> bool, visit: &mut dyn FnMut(&Entry)) -> Result<()> {
         self.usable()?;
         let mut next = self.directory.pages_from(PageKey::MIN).find(|(_, meta)| want(meta)).map(|(key, _)| key);

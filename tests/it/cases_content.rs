@@ -148,7 +148,7 @@ fn a_name_is_refused_or_is_a_queue_of_its_own() {
     let machine = Machine::new();
     let paths = |machine: &Machine| -> Vec<_> {
         let files = machine.rig.disk().list_raw().into_iter().map(|(path, _)| path);
-        files.filter(|path| !path.extension().is_some_and(|e| e == "seg")).collect()
+        files.filter(|path| path.extension().is_none_or(|e| e != "seg")).collect()
     };
     let before = paths(&machine);
     for refused in ["", "a\0b", "a\nb", "\t", "\u{7f}", "\u{85}"] {
@@ -218,7 +218,8 @@ fn tiny() -> Options {
 /// empty store is made in its place.
 #[test]
 fn a_directory_that_disappears_is_noticed_and_not_made_again() {
-    let ways: [(&str, fn(&Path)); 3] = [
+    type Way = (&'static str, fn(&Path));
+    let ways: [Way; 3] = [
         ("removed", |path| std::fs::remove_dir_all(path).unwrap()),
         ("renamed", |path| std::fs::rename(path, path.with_extension("away")).unwrap()),
         ("replaced", |path| {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use reappear::testing::{Fault, FaultKind, Loss, Op, Rig};
-use reappear::{Durability, ErrorKind, Options};
+use reappear::{Durability, ErrorKind, NewMessage, Options, State};
 
 fn rig(options: Options) -> Rig {
     let rig = Rig::new(11);
@@ -227,4 +227,44 @@ fn a_typed_body_round_trips_and_one_that_does_not_decode_stays_in_flight() {
     rig.run(second.release()).unwrap();
     let again = rig.run(queue.typed::<Job>().json().receive().one()).unwrap().unwrap();
     assert_eq!(again.value().unwrap(), job);
+}
+
+/// BB-131: one old message, whatever its state, does not keep the log that came after it.
+#[test]
+fn one_old_message_pins_no_segments() {
+    for state in [State::Delayed, State::Dead, State::InFlight] {
+        let rig = rig(Options::new());
+        let store = rig.open();
+        let (old, busy) = (store.queue("old").unwrap(), store.queue("busy").unwrap());
+        let month = Duration::from_secs(30 * 86_400);
+        let long = Duration::from_secs(12 * 3600);
+        let id = match state {
+            State::Delayed => rig.run(old.send(NewMessage::new("old").delay(month))).unwrap(),
+            _ => {
+                let id = rig.run(old.send("old")).unwrap();
+                let job = rig.run(old.receive().visibility(long).one()).unwrap().unwrap();
+                if state == State::Dead {
+                    rig.run(job.reject("kept as evidence")).unwrap();
+                }
+                id
+            }
+        };
+        let mut most = 0;
+        for _ in 0..600 {
+            rig.run(busy.send(vec![b'x'; 400])).unwrap();
+            let job = rig.run(busy.receive().one()).unwrap().unwrap();
+            rig.run(job.ack()).unwrap();
+            rig.settle();
+            most = most.max(rig.run(store.stats()).unwrap().log_len);
+        }
+        // 8 segments between two checkpoints, 2 that are allowed, and what is written meanwhile.
+        assert!(most <= 16 * 4096, "{state}: the log grew to {most} bytes");
+        rig.power_cut();
+        let store = rig.open();
+        let seen = rig.run(store.queue("old").unwrap().peek(None, 9)).unwrap();
+        assert_eq!((seen.len(), seen[0].id, seen[0].state), (1, id, state));
+        assert_eq!(seen[0].body, b"old");
+        let reason = (state == State::Dead).then_some("kept as evidence");
+        assert_eq!(seen[0].last_error.as_deref(), reason);
+    }
 }

@@ -78,11 +78,6 @@ impl Machine {
         report
     }
 
-    /// From the next opening on.
-    pub(crate) fn set_options(&self, options: Options) {
-        *self.options.borrow_mut() = options;
-    }
-
     pub(crate) fn stop(&self, stop: Stop) {
         match stop {
             Stop::Close => self.rig.run(self.store().close()).unwrap(),
