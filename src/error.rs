@@ -138,7 +138,7 @@ impl Error {
         };
         let file = damage.file.display();
         let message = format!(
-            "{what} in {file} at offset {}{range}; nothing was changed; look with \"reappear dump\" and \"reappear verify\"",
+            "{what} in {file} at offset {}{range}; nothing was changed; look at what can be read with \"reappear dump\"",
             damage.offset
         );
         Self(Repr { damage: Some(damage), ..Self::build(ErrorKind::Corrupt, message) }.into())

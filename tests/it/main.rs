@@ -11,6 +11,8 @@ mod cases_content;
 #[cfg(feature = "testing")]
 mod cases_dead;
 #[cfg(feature = "testing")]
+mod cases_end;
+#[cfg(feature = "testing")]
 mod cases_order;
 #[cfg(feature = "testing")]
 mod cases_races;
