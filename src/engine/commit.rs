@@ -389,6 +389,7 @@ impl Committer {
 
     fn apply_to_message(&mut self, record: &Record, written: Written) {
         let (Some(queue), Some(id)) = record.subject(written.lsn) else { return };
+        self.relocation.touch(id);
         let before = self.tables.entry(queue, id).copied();
         let after = transition(before, record, written);
         self.tables.replace(before.as_ref(), after, written.lsn, written.clock);

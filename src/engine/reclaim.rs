@@ -8,7 +8,9 @@
 //!
 //! # Invariants
 //! 3: a segment goes only when a durable checkpoint says that nothing needs it, so an ack is never
-//! forgotten before its message. 19: the loop goes on until the log is small enough.
+//! forgotten before its message. 19: the loop goes on until the log is small enough. What the index
+//! said of a message counts only while nothing was written about it since: later the tables may have
+//! forgotten that it changed or is gone.
 //!
 //! # Crashes
 //! A relocated message is there twice; the later record wins. A copy that was not written is made
@@ -16,10 +18,13 @@
 
 use std::collections::VecDeque;
 
+use rustc_hash::FxHashSet;
+
 use crate::engine::commit::Committer;
+use crate::engine::queues::Slot;
 use crate::lifecycle;
 use crate::record::{self, Record, Relocated};
-use crate::types::{Entry, Lsn, QueueId};
+use crate::types::{Entry, Lsn, MessageId, QueueId};
 
 /// What is still to be carried to the log's end.
 #[derive(Debug)]
@@ -28,11 +33,26 @@ pub(crate) struct Relocation {
     as_of: Lsn,
     entries: VecDeque<Entry>,
     queues: Vec<QueueId>,
+    /// Messages that were written about since `as_of`: what `entries` has of them is out of date.
+    touched: FxHashSet<MessageId>,
 }
 
 impl Relocation {
-    pub(crate) const fn none() -> Self {
-        Self { segment: 0, as_of: Lsn::ZERO, entries: VecDeque::new(), queues: Vec::new() }
+    pub(crate) fn none() -> Self {
+        Self {
+            segment: 0,
+            as_of: Lsn::ZERO,
+            entries: VecDeque::new(),
+            queues: Vec::new(),
+            touched: FxHashSet::default(),
+        }
+    }
+
+    /// Something is written about this message.
+    pub(crate) fn touch(&mut self, id: MessageId) {
+        if !self.entries.is_empty() && id.0 <= self.as_of.0 {
+            self.touched.insert(id);
+        }
     }
 }
 
@@ -41,7 +61,17 @@ const SLICE_LEN: usize = 256 * 1024;
 
 impl Committer {
     pub(crate) fn plan_relocation(&mut self, as_of: Lsn, segment: u32, entries: Vec<Entry>, queues: Vec<QueueId>) {
-        self.relocation = Relocation { segment, as_of, entries: entries.into(), queues };
+        // What changed since `as_of` is still known here: the index has not told of it yet.
+        let changed = |entry: &&Entry| {
+            let slot = self.tables.queues.get(&entry.queue).and_then(|queue| queue.slots.get(&entry.id));
+            match slot {
+                Some(Slot::Live { entry, .. }) => entry.lsn > as_of,
+                Some(Slot::Gone(_)) => true,
+                None => false,
+            }
+        };
+        let touched = entries.iter().filter(changed).map(|entry| entry.id).collect();
+        self.relocation = Relocation { segment, as_of, entries: entries.into(), queues, touched };
     }
 
     /// Most bytes that this turn carries.
@@ -88,7 +118,9 @@ impl Committer {
 
     fn relocate_one(&mut self, seen: &Entry) -> bool {
         self.borrowed.push((seen.queue, seen.id));
-        self.admit(*seen, self.relocation.as_of);
+        if !self.relocation.touched.contains(&seen.id) {
+            self.admit(*seen, self.relocation.as_of);
+        }
         let segment = self.relocation.segment;
         let Some(entry) = self.tables.entry(seen.queue, seen.id).copied() else { return false };
         if entry.body.segment != segment && entry.detail.segment != segment {

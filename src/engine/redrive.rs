@@ -6,6 +6,7 @@
 
 use crate::engine::applier::Ask;
 use crate::engine::commit::Committer;
+use crate::engine::queues::Slot;
 use crate::engine::wait::{RedriveFilter, Reply, ReplyTo};
 use crate::error::Error;
 use crate::lifecycle;
@@ -46,6 +47,18 @@ impl Committer {
 
     pub(crate) fn dead_fetched(&mut self, token: u64, as_of: Lsn, entries: Vec<Entry>, next: Option<(i16, MessageId)>) {
         if let Some(redrive) = self.redrives.remove(&token) {
+            // At once: a later answer of the index lets the tables forget what changed since this one.
+            let newest = |entry: Entry| match self
+                .tables
+                .queues
+                .get(&entry.queue)
+                .and_then(|queue| queue.slots.get(&entry.id))
+            {
+                Some(Slot::Gone(_)) => None,
+                Some(Slot::Live { entry, .. }) => Some(*entry),
+                None => Some(entry),
+            };
+            let entries = entries.into_iter().filter_map(newest).collect();
             self.slices.push(Slice { redrive, as_of, entries, next });
         }
     }

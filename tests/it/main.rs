@@ -26,3 +26,5 @@ mod contract;
 mod failures;
 #[cfg(feature = "testing")]
 mod machine;
+#[cfg(feature = "testing")]
+mod reclaim_races;
