@@ -5,6 +5,8 @@ mod lifecycle;
 mod tidy;
 
 #[cfg(feature = "testing")]
+mod cancellation;
+#[cfg(feature = "testing")]
 mod cases_clock;
 #[cfg(feature = "testing")]
 mod cases_content;
@@ -28,3 +30,5 @@ mod failures;
 mod machine;
 #[cfg(feature = "testing")]
 mod reclaim_races;
+#[cfg(feature = "testing")]
+mod wakeups;

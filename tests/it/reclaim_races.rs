@@ -81,7 +81,7 @@ fn an_acked_message_is_not_redriven_back_to_life() {
         machine.send("q", body);
         machine.rig.run(machine.took("q").reject("no")).unwrap();
     }
-    let turn = |call: &mut (dyn FnMut() -> bool)| {
+    let turn = |call: &mut dyn FnMut() -> bool| {
         assert!(!call());
         machine.rig.step_committer();
         call()
