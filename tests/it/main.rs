@@ -24,6 +24,8 @@ mod cases_visibility;
 mod cases_waiting;
 #[cfg(feature = "testing")]
 mod contract;
+#[cfg(feature = "testing")]
+mod contract_verbs;
 #[cfg(all(feature = "testing", feature = "json"))]
 mod failures;
 #[cfg(feature = "testing")]
