@@ -36,7 +36,7 @@ mod types;
 
 pub use delivery::{Delivery, Receive};
 pub use engine::report::{IndexReport, OpenReport, RecoveryProgress, TornTail};
-pub use engine::stats::{Percentiles, QueueStats, StoreStats, TimeoutAdvice};
+pub use engine::stats::{KeptFor, Percentiles, QueueStats, StoreStats, TimeoutAdvice};
 pub use engine::wait::RedriveFilter;
 pub use error::{Damage, Error, ErrorKind};
 pub use message::{AttributeValue, Attributes, DeadLetter, DeadReason, MessageView, Nack, NewMessage};

@@ -71,6 +71,9 @@ pub struct Options {
     pub(crate) allow_network_fs: bool,
     pub(crate) queue_defaults: QueueOptions,
     pub(crate) window: usize,
+    pub(crate) max_amplification: u32,
+    pub(crate) max_store_bytes: Option<u64>,
+    pub(crate) rebuild_index: bool,
 }
 
 impl Default for Options {
@@ -87,12 +90,18 @@ impl Default for Options {
             allow_network_fs: false,
             queue_defaults: QueueOptions::default(),
             window: 256 * 1024,
+            max_amplification: 2,
+            max_store_bytes: None,
+            rebuild_index: false,
         }
     }
 }
 
 /// Smallest segment, in bytes: a header, one small frame, a footer.
 pub(crate) const MIN_SEGMENT_LEN: u32 = 4 * 1024;
+/// Fewer segments than this a store cannot do with: one that is written, the next one, and room to
+/// move.
+const MIN_STORE_SEGMENTS: u64 = 4;
 /// Largest segment, in bytes.
 pub(crate) const MAX_SEGMENT_LEN: u32 = 1024 * 1024 * 1024;
 
@@ -184,6 +193,30 @@ impl Options {
         self
     }
 
+    /// How large the log may be for each byte that is live in it, 2 to 100, before what is live in its
+    /// oldest part is written again at its end. More means less to write and more disk used. Default: 2.
+    #[must_use]
+    pub fn max_amplification(mut self, max_amplification: u32) -> Self {
+        self.max_amplification = max_amplification;
+        self
+    }
+
+    /// Most bytes that the store may take on disk, log and index together; at least 4 segments. When it
+    /// is near, sends answer [`Full`](crate::ErrorKind::Full) while everything that frees space goes
+    /// on, as on a full disk. Default: none, the disk is the limit.
+    #[must_use]
+    pub fn max_store_bytes(mut self, max_store_bytes: impl Into<Option<u64>>) -> Self {
+        self.max_store_bytes = max_store_bytes.into();
+        self
+    }
+
+    /// Whether the index is built anew from the log at this open, whatever state it is in. Default: no.
+    #[must_use]
+    pub fn rebuild_index(mut self, rebuild: bool) -> Self {
+        self.rebuild_index = rebuild;
+        self
+    }
+
     pub(crate) fn validate(&self) -> Result<()> {
         let len = self.segment_len;
         if !(MIN_SEGMENT_LEN..=MAX_SEGMENT_LEN).contains(&len) || !len.is_multiple_of(512) {
@@ -210,6 +243,15 @@ impl Options {
         }
         if self.window < 8 {
             return Err(Error::invalid(format!("window is {}; give at least 8 messages", self.window)));
+        }
+        if !(2..=100).contains(&self.max_amplification) {
+            return Err(Error::invalid(format!("max_amplification is {}; give 2 to 100", self.max_amplification)));
+        }
+        let least = MIN_STORE_SEGMENTS * u64::from(len);
+        if let Some(most) = self.max_store_bytes.filter(|most| *most < least) {
+            return Err(Error::invalid(format!(
+                "max_store_bytes is {most}; give at least {least} (4 segments of segment_len), or make segment_len smaller"
+            )));
         }
         self.queue_defaults.validate()
     }

@@ -140,6 +140,7 @@ impl Committer {
 
     pub(crate) fn store_stats(&self) -> crate::StoreStats {
         let micros = Duration::from_micros;
+        let space = &self.shared.space;
         crate::StoreStats {
             id: self.shared.store,
             durability: self.shared.durability(),
@@ -152,7 +153,17 @@ impl Committer {
             segments: self.shared.segments.list().len() as u64,
             log_len: self.log.log_len(),
             live_len: 0,
+            dead_len: 0,
+            log_len_on_disk: space.log_len(),
+            oldest_segment_kept_for: crate::KeptFor::InUse,
+            reserve_len: space.ready(self.log.room_left()),
+            available_len: space.available(),
+            sends_refused: self.is_crowded,
+            written_len: self.meter.written_len,
+            relocated_len: self.meter.carried_len,
+            reclaim_error: None,
             index_len: 0,
+            index_generation: 0,
             index_in_memory: false,
             resident: self.tables.queues.values().map(|queue| queue.resident).sum(),
             frames: self.meter.frames,

@@ -20,17 +20,19 @@
 //! # Locking
 //! The task list is locked for a push or a swap only.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::engine::open::{INDEX_DIR, IndexSite};
+use crate::engine::reclaim::Load;
 use crate::engine::replay::decode_row;
 use crate::engine::wait::{Reply, ReplyTo, Seen, Shared};
 use crate::env::{Clock, Fs};
 use crate::error::Result;
 use crate::index::{Batch, Index, MemKv, Purge};
-use crate::log::{Checkpoint, CheckpointFile};
+use crate::log::{Checkpoint, CheckpointFile, NO_INDEX};
 use crate::record::StateSet;
 use crate::types::{Entry, Lsn, MessageId, Phase, Place, QueueId, State, Timestamp};
 
@@ -146,8 +148,11 @@ pub(crate) enum Ask {
     Peek { queue: QueueId, state: Option<State>, max: usize, now: Timestamp, reply: ReplyTo },
     /// The store's figures, completed with the index's; answered to the caller.
     Stats { stats: Box<crate::StoreStats>, reply: ReplyTo },
-    /// Sync the index and write a checkpoint.
-    Checkpoint { durable: Lsn, clean: bool },
+    /// Sync the index and write a checkpoint. While space is short, more is carried out of the oldest
+    /// segment.
+    Checkpoint { durable: Lsn, clean: bool, crowded: bool },
+    /// What else keeps the oldest segment.
+    Relocate { crowded: bool },
 }
 
 /// What the applier tells the committer. Entries are exact as of an LSN.
@@ -183,12 +188,7 @@ pub(crate) enum Answer {
         result: Result<bool>,
     },
     /// What must be carried to the log's end before its oldest segment can go.
-    Relocate {
-        as_of: Lsn,
-        segment: u32,
-        entries: Vec<Entry>,
-        queues: Vec<QueueId>,
-    },
+    Relocate(Load),
 }
 
 /// Work for the applier, in order.
@@ -231,10 +231,6 @@ impl Tasks {
 const MAX_FOLDED: usize = 50_000;
 /// Time for which changes are folded at most.
 const MAX_LAG: Duration = Duration::from_millis(100);
-/// The log may be this many times as large as what is live in it, and two segments.
-const AMPLIFICATION: u64 = 2;
-/// Messages that are carried to the log's end between two checkpoints.
-const MAX_RELOCATED: usize = 16 * 1024;
 /// Entries of one answer about events.
 const MAX_EVENTS: usize = 64 * 1024;
 
@@ -248,6 +244,9 @@ pub(crate) struct Applier {
     pub(crate) checkpoint: CheckpointFile,
     pub(crate) index_generation: u64,
     pub(crate) in_memory: bool,
+    pub(crate) site: Arc<dyn IndexSite>,
+    /// The segment in which each queue is defined.
+    pub(crate) definitions: BTreeMap<QueueId, u32>,
     pub(crate) fs: Arc<dyn Fs>,
     pub(crate) dir: PathBuf,
     /// When the oldest folded change came.
@@ -284,6 +283,12 @@ impl Applier {
         }
         let indexed = self.index.applied();
         for change in changes {
+            if let Change::Queue { id, row } = &change {
+                match row.as_ref().and_then(|row| decode_row(*id, row)) {
+                    Some(row) => self.definitions.insert(*id, row.defined.segment),
+                    None => self.definitions.remove(id),
+                };
+            }
             self.fold.add(change, indexed);
         }
         self.fold.reach(lsn, clock);
@@ -302,6 +307,7 @@ impl Applier {
         }
         let applied = self.index.applied();
         if applied > before {
+            self.note_figures();
             self.shared.answer(Answer::Applied(applied));
         }
     }
@@ -328,7 +334,7 @@ impl Applier {
     }
 
     /// Runs a read of the index; on an error once more on the one that takes its place.
-    fn read<T: Default>(&mut self, mut read: impl FnMut(&mut Index) -> Result<T>) -> T {
+    pub(crate) fn read<T: Default>(&mut self, mut read: impl FnMut(&mut Index) -> Result<T>) -> T {
         match read(&mut self.index) {
             Ok(value) => value,
             Err(error) => {
@@ -370,19 +376,18 @@ impl Applier {
                 let _ = reply.send(Ok(Reply::Seen(seen)));
             }
             Ask::Stats { mut stats, reply } => {
-                stats.live_len = self.index.segment_uses().values().map(|segment| segment.bytes).sum();
-                stats.index_len = self.index.len_on_disk();
-                stats.index_in_memory = self.in_memory;
-                stats.messages = self.index.live().0;
+                self.complete(&mut stats);
                 let _ = reply.send(Ok(Reply::Store(stats)));
             }
-            Ask::Checkpoint { durable, clean } => {
+            Ask::Checkpoint { durable, clean, crowded } => {
                 let result = self.checkpoint(durable, clean);
+                self.shared.space.note_reclaim(result.as_ref().err().map(ToString::to_string));
                 if result.is_ok() && !clean {
-                    self.propose_relocation(as_of);
+                    self.propose_relocation(crowded);
                 }
                 self.shared.answer(Answer::Checkpointed { lsn: as_of, result });
             }
+            Ask::Relocate { crowded } => self.propose_relocation(crowded),
         }
     }
 
@@ -402,61 +407,34 @@ impl Applier {
     }
 
     fn checkpoint(&mut self, durable: Lsn, clean: bool) -> Result<bool> {
-        if self.in_memory {
-            return Ok(false);
-        }
-        if let Err(error) = self.index.sync() {
+        if !self.in_memory
+            && let Err(error) = self.index.sync()
+        {
             self.fall_back(&error);
-            return Err(error);
         }
         let (live_count, live_hash) = self.index.live();
-        let first_segment = self.first_needed()?;
+        let first_segment = self.first_needed();
         self.checkpoint.write(Checkpoint {
             generation: 0,
             lsn: self.index.applied(),
             durable_lsn: durable,
             first_segment,
             boot_id: self.clock.boot_id(),
-            index_generation: self.index_generation,
+            // The log alone has everything: without an index on disk the next open rebuilds it.
+            index_generation: if self.in_memory { NO_INDEX } else { self.index_generation },
             live_count,
             live_hash,
             clock: self.index.clock(),
             clean: clean && self.index.applied() == durable,
         })?;
+        if !self.in_memory {
+            self.site.keep_only(&self.dir.join(INDEX_DIR), self.index_generation);
+        }
         // Either slot may be the one that is read next: what both can do without may go.
         let removed = self.shared.segments.remove_before(self.checkpoint.first_segment())?;
         if removed > 0 {
             tracing::debug!(removed, "segments that nothing live needs were removed");
         }
         Ok(self.checkpoint.first_segment() < first_segment)
-    }
-
-    /// When the log is much larger than what is live in it: what keeps its oldest segment.
-    fn propose_relocation(&mut self, as_of: Lsn) {
-        let live: u64 = self.index.segment_uses().values().map(|uses| uses.bytes).sum();
-        let allowed = live.saturating_mul(AMPLIFICATION) + 2 * u64::from(self.shared.options.segment_len);
-        let segments = self.shared.segments.list();
-        let Some(oldest) = segments.first().filter(|oldest| oldest.sealed && segments.len() > 1) else { return };
-        if self.in_memory || self.shared.segments.used() <= allowed {
-            return;
-        }
-        let segment = oldest.number;
-        let entries = self.read(|index| index.in_segment(segment, MAX_RELOCATED));
-        let rows = self.read(Index::queues);
-        let here = |(id, row): (QueueId, Vec<u8>)| {
-            decode_row(id, &row).filter(|row| row.defined.segment == segment).map(|_| id)
-        };
-        let queues = rows.into_iter().filter_map(here).collect();
-        self.shared.answer(Answer::Relocate { as_of, segment, entries, queues });
-    }
-
-    /// The oldest segment that holds a live message, a message's last error or dead reason, or a
-    /// queue's definition; the newest one in any case.
-    fn first_needed(&mut self) -> Result<u32> {
-        let newest = self.shared.segments.list().last().map_or(1, |segment| segment.number);
-        let defined = self.index.queues()?.into_iter().filter_map(|(id, row)| decode_row(id, &row));
-        let defined = defined.map(|row| row.defined.segment).min().unwrap_or(newest);
-        let uses = self.index.segment_uses().iter().find(|(_, uses)| uses.messages > 0);
-        Ok(uses.map_or(newest, |(number, _)| *number).min(defined).min(newest))
     }
 }

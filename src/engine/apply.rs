@@ -129,7 +129,7 @@ fn relocate(r: &Relocated, written: Written) -> Entry {
         expires_at: r.expires_at,
         first_received_at: r.first_received_at,
         received_at: r.received_at,
-        body: written.at,
+        body: if r.body_lost { Position::NONE } else { written.at },
         detail: if r.detail.is_some() { written.at } else { Position::NONE },
         lsn: written.lsn,
     }

@@ -34,7 +34,8 @@ pub(crate) struct CheckpointPlan {
     /// The last one that was written, and when.
     pub(crate) lsn: Lsn,
     pub(crate) at: Duration,
-    pub(crate) log_len: u64,
+    /// Bytes that had been written to the log by then.
+    pub(crate) written_len: u64,
 }
 
 /// What a turn leaves to wait for.
@@ -48,9 +49,11 @@ pub(crate) struct Turn {
 /// An idle log's last frame gets a mark behind it after this.
 const MARK_AFTER: Duration = Duration::from_secs(1);
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(10);
+/// Bytes of the log between two checkpoints at most, and never more than a segment: so that of what
+/// nobody needs any more there is never much more than one.
 const CHECKPOINT_LEN: u64 = 64 * 1024 * 1024;
-/// With small segments, so many of them.
-const CHECKPOINT_SEGMENTS: u64 = 8;
+/// While sends are refused for lack of space.
+const CROWDED_EVERY: Duration = Duration::from_millis(250);
 /// After a refusal for lack of room, when to look again.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 /// Nothing is waited for longer, so that a suspended machine is noticed.
@@ -73,13 +76,16 @@ impl Committer {
         }
         let plan = &self.checkpoint;
         let news = self.log.durable_lsn() > plan.lsn;
-        let due = now.saturating_sub(plan.at) >= CHECKPOINT_EVERY
-            || self.log.log_len().saturating_sub(plan.log_len)
-                >= CHECKPOINT_LEN.min(CHECKPOINT_SEGMENTS * u64::from(self.shared.options.segment_len));
+        let (every, len) = self.checkpoint_rhythm();
+        let due = now.saturating_sub(plan.at) >= every || self.meter.written_len - plan.written_len >= len;
         if (news && due || plan.hurry) && !plan.asked && closing.is_none() {
             self.checkpoint.asked = true;
             self.checkpoint.hurry = false;
-            self.ask_index(Ask::Checkpoint { durable: self.log.durable_lsn(), clean: false });
+            if self.is_crowded {
+                self.look_at_space();
+            }
+            let (durable, crowded) = (self.log.durable_lsn(), self.is_crowded);
+            self.ask_index(Ask::Checkpoint { durable, clean: false, crowded });
         }
         self.ending = closing.is_some();
         if let Some(until) = closing {
@@ -87,10 +93,16 @@ impl Committer {
         }
     }
 
+    /// After which time and how many bytes of the log a checkpoint is due.
+    fn checkpoint_rhythm(&self) -> (Duration, u64) {
+        let len = CHECKPOINT_LEN.min(self.shared.options.segment_len.into());
+        if self.is_crowded { (CROWDED_EVERY, len / 4) } else { (CHECKPOINT_EVERY, len) }
+    }
+
     pub(crate) fn checkpointed(&mut self, lsn: Lsn, result: Result<bool>) {
         self.checkpoint.asked = false;
         self.checkpoint.at = self.clock.boottime();
-        self.checkpoint.log_len = self.log.log_len();
+        self.checkpoint.written_len = self.meter.written_len;
         match result {
             Ok(again) => {
                 self.checkpoint.lsn = lsn;
@@ -127,7 +139,7 @@ impl Committer {
             self.closing = Closing::Done;
             return;
         }
-        self.ask_index(Ask::Checkpoint { durable: self.log.durable_lsn(), clean: true });
+        self.ask_index(Ask::Checkpoint { durable: self.log.durable_lsn(), clean: true, crowded: false });
     }
 
     fn sync_due(&self) -> Option<Duration> {
@@ -161,7 +173,7 @@ impl Committer {
         }
         let mark = self.unmarked.then(|| self.last_write + MARK_AFTER);
         let checkpoint = (self.log.durable_lsn() > self.checkpoint.lsn && !self.checkpoint.asked)
-            .then(|| self.checkpoint.at + CHECKPOINT_EVERY);
+            .then(|| self.checkpoint.at + self.checkpoint_rhythm().0);
         if self.poison.is_none() && !self.ending {
             for at in [mark, checkpoint, self.sync_due()].into_iter().flatten() {
                 wake_in = wake_in.min(at.saturating_sub(boot));

@@ -32,15 +32,13 @@ use crate::engine::apply::{Written, transition};
 use crate::engine::checkpoint::{CheckpointPlan, Closing, Turn};
 use crate::engine::decide::Parked;
 use crate::engine::group::Group;
-use crate::engine::queues::Queue;
 use crate::engine::reclaim::Relocation;
 use crate::engine::redrive::{Redrive, Slice};
 use crate::engine::state::Tables;
 use crate::engine::wait::{Command, Inbox, Reply, Request, Shared};
 use crate::engine::waiters::Waiters;
 use crate::env::Clock;
-use crate::error::{Error, ErrorKind, Result};
-use crate::lifecycle::{self, Timeout};
+use crate::error::{Error, Result};
 use crate::log::{FRAME_HEADER_LEN, Log};
 use crate::options::Durability;
 use crate::record::{self, Record};
@@ -51,6 +49,9 @@ use crate::types::{Entry, Lsn, MessageId, Position, QueueId, QueueName, Receipt,
 pub(crate) struct Meter {
     pub(crate) frames: u64,
     pub(crate) records: u64,
+    /// Bytes of frames, and bytes of them that were only carried to the log's end.
+    pub(crate) written_len: u64,
+    pub(crate) carried_len: u64,
     pub(crate) sync_times: Option<Histogram<u64>>,
 }
 
@@ -79,6 +80,10 @@ pub(crate) struct Committer {
     pub(crate) log: Log,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) leftover: VecDeque<Request>,
+    /// The active segment, and how many messages were sent into it.
+    pub(crate) sent_here: (u32, u64),
+    /// Sends are refused for lack of space: getting some back is urgent.
+    pub(crate) is_crowded: bool,
     /// Written but not yet given to the applier, because not yet durable.
     pub(crate) unsynced: Vec<Change>,
     /// The applier has been given everything up to here.
@@ -97,12 +102,6 @@ pub(crate) struct Committer {
     dice: u64,
 }
 
-/// Most bytes one frame gathers, unless a single request needs more.
-const MAX_GROUP_LEN: usize = 8 * 1024 * 1024;
-/// Hand-outs to waiting receivers for which one frame makes room.
-const MAX_HANDED_OUT: usize = 4096;
-/// Timers that one frame handles.
-const MAX_TIMERS: usize = 1024;
 /// How far ahead of the clock events are brought into memory, and when the next stretch is asked for.
 const EVENT_STRETCH: Duration = Duration::from_secs(60);
 const EVENT_AHEAD: Duration = Duration::from_secs(20);
@@ -125,7 +124,7 @@ impl Committer {
                 hurry: false,
                 lsn: checkpoint_lsn,
                 at: boot,
-                log_len: log.log_len(),
+                written_len: 0,
             },
             handed_over: log.durable_lsn(),
             dice: shared.clock.now().0 ^ u64::from(shared.seed),
@@ -145,9 +144,17 @@ impl Committer {
             absent: FxHashSet::default(),
             borrowed: Vec::new(),
             unfinished: Vec::new(),
-            meter: Meter { frames: 0, records: 0, sync_times: Histogram::new(2).ok() },
+            meter: Meter {
+                frames: 0,
+                records: 0,
+                written_len: 0,
+                carried_len: 0,
+                sync_times: Histogram::new(2).ok(),
+            },
             poison: None,
             leftover: VecDeque::new(),
+            sent_here: (0, 0),
+            is_crowded: false,
             unsynced: Vec::new(),
             events_asked: false,
             last_write: boot,
@@ -235,9 +242,7 @@ impl Committer {
                 Answer::Dead { token, as_of, entries, next } => {
                     self.dead_fetched(token, as_of, entries, next);
                 }
-                Answer::Relocate { as_of, segment, entries, queues } => {
-                    self.plan_relocation(as_of, segment, entries, queues);
-                }
+                Answer::Relocate(load) => self.plan_relocation(load),
                 Answer::Checkpointed { lsn, result } => self.checkpointed(lsn, result),
             }
         }
@@ -267,64 +272,6 @@ impl Committer {
         }
         self.tables.raise_horizon(queue, priority, next.unwrap_or(MessageId::MAX));
         self.tables.hungry.insert((queue, priority));
-    }
-
-    /// Makes room in the log for all that this turn may write, and says which requests it takes.
-    fn make_room(&mut self, retries: &[Request]) -> Vec<Request> {
-        let mut room = 2 * self.given_back.len() * record::FIXED_BOUND + self.timers_bound() + self.slices_bound();
-        room += self.relocation_bound();
-        room += retries.iter().map(|request| self.bound(&request.command)).sum::<usize>();
-        let mut batch = Vec::new();
-        while let Some(request) = self.leftover.front() {
-            let bound = self.bound(&request.command);
-            if !batch.is_empty() && room + bound > MAX_GROUP_LEN {
-                break;
-            }
-            room += bound;
-            batch.extend(self.leftover.pop_front());
-        }
-        self.reserve(room + self.waiting_bound());
-        batch
-    }
-
-    /// Most bytes of the hand-outs to receivers that wait in queues where something was found.
-    fn waiting_bound(&self) -> usize {
-        let demand: usize = self.tables.woken().iter().map(|queue| self.waiters.demand(*queue)).sum();
-        demand.min(MAX_HANDED_OUT) * record::FIXED_BOUND
-    }
-
-    /// Makes sure that `room` bytes of payload fit into the log.
-    fn reserve(&mut self, room: usize) {
-        self.group.refusal = self.poison.as_ref().map(Error::poisoned);
-        if room == 0 || self.group.refusal.is_some() {
-            return;
-        }
-        match self.log.begin(room) {
-            Ok(start) => {
-                self.group.start = start;
-                self.group.room = room;
-            }
-            Err(error) => {
-                if self.log.is_broken() || error.kind() != ErrorKind::Full {
-                    self.poison(error.clone());
-                    self.group.refusal = self.poison.as_ref().map(Error::poisoned);
-                } else {
-                    self.group.refusal = Some(error);
-                }
-            }
-        }
-    }
-
-    /// Most bytes that the timers due now can write: a death, or a hand-out to one who waits.
-    fn timers_bound(&self) -> usize {
-        let bound = |(entry, queue): (&Entry, &Queue)| {
-            if lifecycle::timeout(entry, &queue.options, self.group.now) == Timeout::Ready {
-                record::FIXED_BOUND
-            } else {
-                2 * record::FIXED_BOUND + queue.name.as_str().len() + entry.detail.len as usize
-            }
-        };
-        self.tables.due_entries(self.group.now, MAX_TIMERS).map(bound).sum()
     }
 
     /// Writes one record and applies it. The caller has made sure that it fits.
@@ -415,6 +362,7 @@ impl Committer {
             Closing::Settling => self.log.append_clean(frame, records, now),
             Closing::No | Closing::Done => self.log.append(frame, records, now),
         };
+        self.meter.written_len += self.group.frame.len() as u64;
         self.last_write = self.clock.boottime();
         self.unmarked = true;
         self.unsynced.append(&mut self.group.changes);
@@ -522,7 +470,7 @@ impl Committer {
     pub(crate) fn begin_alone(&mut self, room: usize) {
         let now = self.now();
         self.group.reset(now);
-        self.reserve(room);
+        self.reserve(0, room, 0);
     }
 
     /// Writes it.

@@ -87,7 +87,8 @@ impl Committer {
                 "the call would write {bound} bytes at once; at most {MAX_PAYLOAD_LEN} are allowed"
             )))
         } else if Self::command_writes(&request.command) {
-            self.group.refusal.clone()
+            let for_sends = self.group.send_refusal.as_ref().filter(|_| request.command.adds());
+            self.group.refusal.as_ref().or(for_sends).cloned()
         } else {
             None
         };
@@ -254,6 +255,7 @@ impl Committer {
             attributes: message.attributes,
         };
         let lsn = self.write(&Record::Sent(Box::new(sent)), &message.body);
+        self.sent_here.1 += 1;
         if let Some(queue) = self.tables.queues.get_mut(&queue) {
             queue.meter.sent += 1;
         }

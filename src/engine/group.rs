@@ -23,6 +23,8 @@ pub(crate) struct Group {
     pub(crate) strict: bool,
     /// Why nothing can be written in this turn.
     pub(crate) refusal: Option<Error>,
+    /// Why nothing that adds to the store can.
+    pub(crate) send_refusal: Option<Error>,
     /// Questions for the index, asked when the frame is durable.
     pub(crate) asks: Vec<Ask>,
     /// Callers who wait for a sync of everything so far.
@@ -41,6 +43,7 @@ impl Group {
             replies: Vec::new(),
             strict: false,
             refusal: None,
+            send_refusal: None,
             asks: Vec::new(),
             syncs: Vec::new(),
         }
@@ -53,6 +56,7 @@ impl Group {
         self.now = now;
         self.strict = false;
         self.refusal = None;
+        self.send_refusal = None;
     }
 
     /// Whether a record of at most this many bytes still fits.

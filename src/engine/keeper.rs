@@ -6,12 +6,11 @@
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::log::{Segments, SpareMaker};
+use crate::engine::wait::Shared;
 
 /// See the module.
 pub(crate) struct Keeper {
-    spare: Arc<SpareMaker>,
-    segments: Arc<Segments>,
+    shared: Arc<Shared>,
     stopped: Mutex<bool>,
     signal: Condvar,
 }
@@ -19,11 +18,11 @@ pub(crate) struct Keeper {
 /// A log that rotates faster than this makes its own next segment.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// After a failure (a full disk, mostly) it is not tried again before.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+const RETRY_AFTER: Duration = Duration::from_millis(250);
 
 impl Keeper {
-    pub(crate) fn new(spare: Arc<SpareMaker>, segments: Arc<Segments>) -> Self {
-        Self { spare, segments, stopped: Mutex::new(false), signal: Condvar::new() }
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, stopped: Mutex::new(false), signal: Condvar::new() }
     }
 
     /// The thread's body.
@@ -33,19 +32,15 @@ impl Keeper {
             if !self.is_needed_soon() {
                 continue;
             }
-            pause = match self.spare.make() {
-                Ok(_) => LOOK_EVERY,
-                Err(error) => {
-                    tracing::debug!(%error, "no spare segment could be made");
-                    RETRY_AFTER
-                }
-            };
+            pause = if self.shared.space.make_spare() { LOOK_EVERY } else { RETRY_AFTER };
         }
     }
 
     /// Whether the active segment is filled far enough: a store that writes little makes no spare.
     fn is_needed_soon(&self) -> bool {
-        self.segments.list().last().is_some_and(|active| active.used.saturating_mul(4) >= active.len)
+        let segments = self.shared.segments.list();
+        self.shared.space.is_tight()
+            || segments.last().is_some_and(|active| active.used.saturating_mul(4) >= active.len)
     }
 
     /// Sleeps; returns whether to stop.

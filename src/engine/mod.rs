@@ -40,8 +40,10 @@ pub(crate) mod reclaim;
 pub(crate) mod redrive;
 pub(crate) mod replay;
 pub(crate) mod report;
+pub(crate) mod space;
 pub(crate) mod state;
 pub(crate) mod stats;
+pub(crate) mod survey;
 pub(crate) mod wait;
 pub(crate) mod waiters;
 
@@ -165,7 +167,7 @@ fn run(opened: Opened) {
     let Opened { mut committer, applier, lock, .. } = opened;
     let shared = Arc::clone(&committer.shared);
     let tasks = Arc::clone(&committer.tasks);
-    let keeper = Arc::new(Keeper::new(committer.log.spare(), committer.log.segments()));
+    let keeper = Arc::new(Keeper::new(Arc::clone(&shared)));
     let helpers = start_helpers(&shared, applier, &keeper);
     match &helpers {
         Ok(_) => guard(&shared, "committer", || committer.run()),

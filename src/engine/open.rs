@@ -17,6 +17,7 @@
 //! # Not here
 //! Reading the log and its verdicts: `log/recovery.rs`.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +25,7 @@ use std::time::Duration;
 use crate::engine::applier::{Applier, Fold, Tasks};
 use crate::engine::commit::Committer;
 use crate::engine::replay::{Failure, Replay, decode_row};
+use crate::engine::space::Space;
 use crate::engine::report::{IndexReport, OpenReport, RecoveryProgress, TornTail};
 use crate::engine::state::Tables;
 use crate::engine::wait::Shared;
@@ -32,10 +34,10 @@ use crate::env::{EntryKind, Env, LockGuard, TryLock};
 use crate::error::{Damage, Error, ErrorKind, Result};
 use crate::index::{Index, Kv};
 use crate::lifecycle::{self, Timeout};
-use crate::log::{self, Checkpoint, CheckpointFile, RecoverOptions, Recovered, StoreFile};
+use crate::log::{self, Checkpoint, CheckpointFile, NO_INDEX, RecoverOptions, Recovered, StoreFile};
 use crate::message::DeadReason;
 use crate::options::{OnOpen, Options};
-use crate::types::{Entry, Lsn, Phase, State, StoreId, Timestamp};
+use crate::types::{Entry, Lsn, Phase, QueueId, State, StoreId, Timestamp};
 
 /// Makes the store of the index of one generation.
 pub(crate) trait IndexSite: Send + Sync {
@@ -280,6 +282,12 @@ impl<'a> Recovery<'a> {
     fn candidate(&self) -> Result<Index, String> {
         let boot = self.site.env.clock.boot_id();
         let same_boot = boot.is_some() && boot == self.checkpoint.boot_id;
+        if self.options.rebuild_index {
+            return Err("it was asked for".to_owned());
+        }
+        if self.checkpoint.index_generation == NO_INDEX {
+            return Err("the index on disk had failed, and was in memory".to_owned());
+        }
         let is_new = self.checkpoint.lsn == Lsn::ZERO && !self.checkpoint.clean;
         if !same_boot && !self.checkpoint.clean && !is_new {
             return Err("the machine was restarted and the store had not been closed".to_owned());
@@ -326,6 +334,7 @@ impl<'a> Recovery<'a> {
         let index_dir = self.dir.join(INDEX_DIR);
         self.site.index.remove(&index_dir, self.generation);
         let fresh = self.site.index.open(&index_dir, self.generation).and_then(|kv| Index::open(kv, self.store.id));
+        let fresh = fresh.and_then(|index| if index.applied() == Lsn::ZERO { Ok(index) } else { Err(not_removed(&index_dir)) });
         let rebuilt = match fresh {
             Ok(index) => self.replay(index, report, progress),
             Err(error) => Err(Failure::Index(error)),
@@ -422,7 +431,9 @@ impl<'a> Recovery<'a> {
         report.clock_step_back = step.map(|step| step.behind());
         let options = self.options.clone();
         let on_open = options.on_open;
-        let shared = Arc::new(Shared::new(self.store.id, options, clock, recovered.log.segments()));
+        let (segments, spare) = (recovered.log.segments(), recovered.log.spare());
+        let space = Space::new(Arc::clone(&env.fs), self.dir.to_owned(), Arc::clone(&segments), spare, &options);
+        let shared = Arc::new(Shared::new(self.store.id, options, clock, segments, space));
         let now = shared.clock.now();
         let tables = mount_tables(&mut index, shared.options.window, now)?;
         let tasks = Arc::new(Tasks::default());
@@ -434,6 +445,8 @@ impl<'a> Recovery<'a> {
             checkpoint: self.checkpoint_file,
             index_generation: self.generation,
             in_memory,
+            site: Arc::clone(&self.site.index),
+            definitions: definitions(&mut index)?,
             fs: Arc::clone(&env.fs),
             dir: self.dir.to_owned(),
             since: None,
@@ -473,6 +486,12 @@ impl<'a> Recovery<'a> {
     }
 }
 
+/// The segment in which each queue is defined.
+fn definitions(index: &mut Index) -> Result<BTreeMap<QueueId, u32>> {
+    let rows = index.queues()?.into_iter();
+    Ok(rows.filter_map(|(id, row)| decode_row(id, &row).map(|row| (id, row.defined.segment))).collect())
+}
+
 /// Of a store without a record.
 fn first_checkpoint(now: Timestamp) -> Checkpoint {
     Checkpoint {
@@ -487,6 +506,10 @@ fn first_checkpoint(now: Timestamp) -> Checkpoint {
         clock: now,
         clean: false,
     }
+}
+
+fn not_removed(dir: &Path) -> Error {
+    Error::new(ErrorKind::Io, format!("an old index in {} cannot be removed", dir.display()))
 }
 
 fn checkpoint_missing(path: &Path) -> Error {

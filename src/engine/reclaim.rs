@@ -1,16 +1,22 @@
 //! Reclaiming: what is still needed of the log's oldest segment is written again at the log's end.
 //!
 //! ```text
-//! checkpoint ─► applier: the log is larger than 2 x live + 2 segments ─► what keeps the oldest segment
-//!            ◄─ committer: Relocated records, a slice a frame ◄──────────┘
-//! next checkpoint ─► nothing needs the segment any more ─► it is removed
+//! checkpoint ─► applier: the log is too large for what is live in it ─► what keeps the oldest segment,
+//!               with its bytes (survey.rs)
+//!            ◄─ committer: Relocated records, a slice a frame ◄──────────┘   then the next load, until
+//! next checkpoint ─► nothing needs the segment any more ─► it is removed    the segment is empty
 //! ```
 //!
 //! # Invariants
 //! 3: a segment goes only when a durable checkpoint says that nothing needs it, so an ack is never
-//! forgotten before its message. 19: the loop goes on until the log is small enough. What the index
-//! said of a message counts only while nothing was written about it since: later the tables may have
-//! forgotten that it changed or is gone.
+//! forgotten before its message. 19: the loop goes on until the log is small enough, and it writes at
+//! most `1 / (A - 1)` bytes for each byte that it frees, A being `max_amplification`: the log that it
+//! goes once around has at least that share of it dead. What the index said of a message counts only
+//! while nothing was written about it since: later the tables may have forgotten that it changed or is
+//! gone.
+//!
+//! A slice is no longer than twice what callers write in the same frame, so that they wait for about
+//! three times their own bytes at most; with nobody there it is longer.
 //!
 //! # Crashes
 //! A relocated message is there twice; the later record wins. A copy that was not written is made
@@ -20,121 +26,201 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashSet;
 
+use crate::engine::applier::Ask;
 use crate::engine::commit::Committer;
 use crate::engine::queues::Slot;
 use crate::lifecycle;
-use crate::record::{self, Record, Relocated};
-use crate::types::{Entry, Lsn, MessageId, QueueId};
+use crate::message::{Attributes, DeadReason};
+use crate::record::{self, Detail, Died, Record, Relocated};
+use crate::types::{Entry, Lsn, MessageId, Phase, QueueId};
+
+/// A message to be carried: as the index has it, and what its records hold.
+#[derive(Debug)]
+pub(crate) struct Cargo {
+    pub(crate) entry: Entry,
+    pub(crate) attributes: Attributes,
+    /// Or why it cannot be read any more.
+    pub(crate) body: Result<Vec<u8>, String>,
+    pub(crate) detail: Option<Detail>,
+}
 
 /// What is still to be carried to the log's end.
 #[derive(Debug)]
+pub(crate) struct Load {
+    pub(crate) segment: u32,
+    pub(crate) as_of: Lsn,
+    pub(crate) cargo: VecDeque<Cargo>,
+    pub(crate) queues: Vec<QueueId>,
+    /// Bytes that are live in the segment.
+    pub(crate) live_len: u64,
+    /// There is more in it than this.
+    pub(crate) more: bool,
+}
+
+/// A load on its way.
+#[derive(Debug)]
 pub(crate) struct Relocation {
-    segment: u32,
-    as_of: Lsn,
-    entries: VecDeque<Entry>,
-    queues: Vec<QueueId>,
-    /// Messages that were written about since `as_of`: what `entries` has of them is out of date.
+    load: Load,
+    /// Messages that were written about since `as_of`: what the load has of them is out of date.
     touched: FxHashSet<MessageId>,
+    /// Most bytes that this turn carries.
+    slice_len: usize,
 }
 
 impl Relocation {
     pub(crate) fn none() -> Self {
-        Self {
+        let load = Load {
             segment: 0,
             as_of: Lsn::ZERO,
-            entries: VecDeque::new(),
+            cargo: VecDeque::new(),
             queues: Vec::new(),
-            touched: FxHashSet::default(),
-        }
+            live_len: 0,
+            more: false,
+        };
+        Self { load, touched: FxHashSet::default(), slice_len: 0 }
     }
 
     /// Something is written about this message.
     pub(crate) fn touch(&mut self, id: MessageId) {
-        if !self.entries.is_empty() && id.0 <= self.as_of.0 {
+        if !self.load.cargo.is_empty() && id.0 <= self.load.as_of.0 {
             self.touched.insert(id);
         }
     }
+
+    fn is_empty(&self) -> bool {
+        self.load.cargo.is_empty() && self.load.queues.is_empty()
+    }
 }
 
-/// Bytes that one frame carries, beside what callers write.
-const SLICE_LEN: usize = 256 * 1024;
+/// Bytes that one frame carries, beside what callers write: in any case, when nobody writes, at most.
+const MIN_SLICE_LEN: usize = 32 * 1024;
+const IDLE_SLICE_LEN: usize = 128 * 1024;
+const MAX_SLICE_LEN: usize = 256 * 1024;
+/// Most bytes of a queue's definition: two names, and numbers.
+const QUEUE_BOUND: usize = 2 * record::FIXED_BOUND + 2 * 255;
 
 impl Committer {
-    pub(crate) fn plan_relocation(&mut self, as_of: Lsn, segment: u32, entries: Vec<Entry>, queues: Vec<QueueId>) {
+    pub(crate) fn plan_relocation(&mut self, load: Load) {
+        if self.ending {
+            return;
+        }
+        let has = self.shared.space.ready(self.log.room_left()).saturating_add(self.shared.space.available());
+        if has < load.live_len {
+            let (needs, segment) = (load.live_len, load.segment);
+            let why = format!("segment {segment} holds {needs} live bytes, and there is room for {has} to carry them on");
+            tracing::warn!(reason = why, "the oldest segment of the log stays for now");
+            self.shared.space.note_reclaim(Some(why));
+            return;
+        }
         // What changed since `as_of` is still known here: the index has not told of it yet.
-        let changed = |entry: &&Entry| {
+        let changed = |entry: &Entry| {
             let slot = self.tables.queues.get(&entry.queue).and_then(|queue| queue.slots.get(&entry.id));
             match slot {
-                Some(Slot::Live { entry, .. }) => entry.lsn > as_of,
+                Some(Slot::Live { entry, .. }) => entry.lsn > load.as_of,
                 Some(Slot::Gone(_)) => true,
                 None => false,
             }
         };
-        let touched = entries.iter().filter(changed).map(|entry| entry.id).collect();
-        self.relocation = Relocation { segment, as_of, entries: entries.into(), queues, touched };
+        let entries = load.cargo.iter().map(|cargo| &cargo.entry);
+        let touched = entries.filter(|entry| changed(entry)).map(|entry| entry.id).collect();
+        self.relocation = Relocation { load, touched, slice_len: 0 };
     }
 
-    /// Most bytes that this turn carries.
-    pub(crate) fn relocation_bound(&self) -> usize {
-        let queues = self.relocation.queues.len() * QUEUE_BOUND;
+    /// Most bytes that this turn carries beside `others`.
+    pub(crate) fn relocation_bound(&mut self, others: usize) -> usize {
+        if self.ending {
+            // Nothing may come after the mark of an orderly close.
+            self.relocation = Relocation::none();
+        }
+        self.relocation.slice_len = match others {
+            0 => IDLE_SLICE_LEN,
+            some => some.saturating_mul(2).clamp(MIN_SLICE_LEN, MAX_SLICE_LEN),
+        };
+        let load = &self.relocation.load;
+        let queues = load.queues.iter().map(|_| QUEUE_BOUND);
         let mut bound = 0;
-        for entry in &self.relocation.entries {
-            if bound > SLICE_LEN {
+        for len in queues.chain(load.cargo.iter().map(Cargo::bound)) {
+            // One at least, however long it is.
+            if bound > 0 && bound + len > self.relocation.slice_len {
                 break;
             }
-            bound += entry_bound(entry);
+            bound += len;
         }
-        queues + bound
+        bound
     }
 
     /// Carries one slice.
     pub(crate) fn relocate(&mut self) {
-        if self.group.refusal.is_some() {
+        if self.relocation.is_empty() {
             return;
         }
-        let mut moved = false;
-        for id in std::mem::take(&mut self.relocation.queues) {
-            if let Some(queue) = self.tables.queues.get(&id).filter(|q| q.defined.segment == self.relocation.segment) {
-                let (name, options, paused) = (queue.name.as_str().to_owned(), queue.options.clone(), queue.paused);
-                self.write(&Record::QueueConfigured { queue: id, name, options, paused }, &[]);
-                moved = true;
-            }
-        }
-        let mut carried = 0;
-        while let Some(entry) = self.relocation.entries.front().copied() {
-            if carried > SLICE_LEN || !self.group.has_room(entry_bound(&entry)) {
+        let before = self.group.frame.len();
+        let mut has_room = true;
+        while let Some(id) = self.relocation.load.queues.last().copied() {
+            has_room = self.group.has_room(QUEUE_BOUND) && self.group.frame.len() - before < self.relocation.slice_len;
+            if !has_room {
                 break;
             }
-            self.relocation.entries.pop_front();
-            carried += entry_bound(&entry);
-            moved |= self.relocate_one(&entry);
+            self.relocation.load.queues.pop();
+            self.carry_queue(id);
         }
-        if moved {
+        while has_room && let Some(cargo) = self.relocation.load.cargo.pop_front() {
+            let carried = self.group.frame.len() - before;
+            has_room = self.group.has_room(cargo.bound())
+                && (carried == 0 || carried + cargo.bound() <= self.relocation.slice_len);
+            if has_room {
+                self.carry(cargo);
+            } else {
+                self.relocation.load.cargo.push_front(cargo);
+            }
+        }
+        let carried = self.group.frame.len() - before;
+        if carried > 0 {
             self.require_sync();
-            // Soon there is one more segment that nothing needs.
-            self.checkpoint.hurry = self.relocation.entries.is_empty();
+            self.meter.carried_len += carried as u64;
+        }
+        if self.relocation.is_empty() {
+            if self.relocation.load.more {
+                self.group.ask(Ask::Relocate { crowded: self.is_crowded });
+            } else {
+                // Now there is one more segment that nothing needs.
+                self.checkpoint.hurry = true;
+            }
+            self.relocation = Relocation::none();
+        } else if carried == 0 && !has_room && self.group.records == 0 {
+            // There is no room for it even in a frame of its own: it is tried again after a checkpoint.
+            self.relocation = Relocation::none();
         }
     }
 
-    fn relocate_one(&mut self, seen: &Entry) -> bool {
+    fn carry_queue(&mut self, id: QueueId) {
+        let segment = self.relocation.load.segment;
+        if let Some(queue) = self.tables.queues.get(&id).filter(|queue| queue.defined.segment == segment) {
+            let (name, options, paused) = (queue.name.as_str().to_owned(), queue.options.clone(), queue.paused);
+            self.write(&Record::QueueConfigured { queue: id, name, options, paused }, &[]);
+        }
+    }
+
+    fn carry(&mut self, cargo: Cargo) {
+        let Cargo { entry: seen, attributes, body, detail } = cargo;
         self.borrowed.push((seen.queue, seen.id));
         if !self.relocation.touched.contains(&seen.id) {
-            self.admit(*seen, self.relocation.as_of);
+            self.admit(seen, self.relocation.load.as_of);
         }
-        let segment = self.relocation.segment;
-        let Some(entry) = self.tables.entry(seen.queue, seen.id).copied() else { return false };
-        if entry.body.segment != segment && entry.detail.segment != segment {
-            return false;
+        let segment = self.relocation.load.segment;
+        let Some(entry) = self.tables.entry(seen.queue, seen.id).copied() else { return };
+        if entry.body != seen.body || entry.body.segment != segment && entry.detail.segment != segment {
+            return;
         }
-        let read = crate::engine::wait::read_whole(&self.shared, &entry);
-        let (attributes, body, detail) = match read {
-            Ok(read) => read,
-            Err(error) => {
-                tracing::error!(message = entry.id.0, %error, "a message cannot be carried on; its segment stays");
-                return false;
-            }
+        let detail = if entry.detail == seen.detail {
+            detail
+        } else {
+            // It failed once more since. If that is in this very frame, it cannot be read yet: the message
+            // is carried with the next load.
+            let Ok(newest) = self.shared.read_detail(&entry) else { return };
+            Some(newest)
         };
-        let relocated = Relocated {
+        let mut relocated = Relocated {
             key: lifecycle::key(&entry),
             phase: entry.phase,
             origin: entry.origin,
@@ -148,21 +234,40 @@ impl Committer {
             received_at: entry.received_at,
             detail,
             attributes,
+            body_lost: false,
         };
+        let body = body.unwrap_or_else(|error| {
+            self.lose_body(&entry, error, &mut relocated);
+            Vec::new()
+        });
         self.write(&Record::Relocated(Box::new(relocated)), &body);
-        true
+    }
+
+    /// A body that cannot be read any more must not keep the segment for ever: the message is set aside
+    /// as dead, without it.
+    fn lose_body(&mut self, entry: &Entry, error: String, relocated: &mut Relocated) {
+        relocated.body_lost = true;
+        if entry.phase == Phase::Dead && relocated.detail.as_ref().is_some_and(|detail| detail.dead.is_some()) {
+            return;
+        }
+        let Some(queue) = self.tables.queues.get_mut(&entry.queue) else { return };
+        queue.meter.died += 1;
+        let died = Died::new(DeadReason::Unreadable, self.group.now, queue.name.as_str(), entry.attempts);
+        relocated.phase = Phase::Dead;
+        relocated.detail = Some(Detail { error: Some(error), dead: Some(died) });
     }
 
     /// Whether there is more to carry.
     pub(crate) fn is_relocating(&self) -> bool {
-        !self.relocation.entries.is_empty() || !self.relocation.queues.is_empty()
+        !self.relocation.is_empty()
     }
 }
 
-/// Most bytes of a queue's definition: two names, and numbers.
-const QUEUE_BOUND: usize = 2 * record::FIXED_BOUND + 2 * 255;
-
-/// Most bytes of a message's record: what its records have now, and a full set of fields.
-const fn entry_bound(entry: &Entry) -> usize {
-    entry.body.len as usize + entry.detail.len as usize + 2 * record::FIXED_BOUND
+impl Cargo {
+    /// Most bytes of the record: what its records have now, and a full set of fields.
+    fn bound(&self) -> usize {
+        let Entry { body, detail, .. } = &self.entry;
+        let error_len = self.body.as_ref().err().map_or(0, |error| error.len() + 255);
+        body.len as usize + detail.len as usize + error_len + 3 * record::FIXED_BOUND
+    }
 }

@@ -139,9 +139,30 @@ pub struct StoreStats {
     pub log_len: u64,
     /// Bytes of the log that live messages need.
     pub live_len: u64,
+    /// Bytes of the log that nobody needs any more: settled messages, what was done with others.
+    pub dead_len: u64,
+    /// Bytes of the log's files on disk, with what is allocated ahead.
+    pub log_len_on_disk: u64,
+    /// What the oldest segment of the log is still there for.
+    pub oldest_segment_kept_for: KeptFor,
+    /// Bytes that are allocated and not written: what a full disk leaves for receiving and settling.
+    pub reserve_len: u64,
+    /// Bytes that the disk, or `max_store_bytes`, still gives.
+    pub available_len: u64,
+    /// Whether sends were last refused for lack of space.
+    pub sends_refused: bool,
+    /// Bytes written to the log since open.
+    pub written_len: u64,
+    /// Bytes of these that only carried live messages out of old segments.
+    pub relocated_len: u64,
+    /// Why the last try to give space back did not succeed, if it did not.
+    pub reclaim_error: Option<String>,
     /// Bytes of the index on disk.
     pub index_len: u64,
-    /// Whether the index on disk failed and one in memory stands in for it until the next open.
+    /// Which index on disk is used, or was used last: each new one has the next number.
+    pub index_generation: u64,
+    /// Whether the index on disk failed and one in memory stands in for it. A new one on disk is made
+    /// as soon as that is possible.
     pub index_in_memory: bool,
     /// Messages that are held in memory.
     pub resident: u64,
@@ -163,11 +184,57 @@ impl StoreStats {
         (self.live_len > 0).then(|| self.log_len as f64 / self.live_len as f64)
     }
 
+    /// Bytes written to the log per byte that callers wrote, since open; `None` before the first.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
+    pub fn write_amplification(&self) -> Option<f64> {
+        let by_callers = self.written_len.saturating_sub(self.relocated_len);
+        (by_callers > 0).then(|| self.written_len as f64 / by_callers as f64)
+    }
+
     /// Records that share one sync, on average.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
     pub fn records_per_frame(&self) -> Option<f64> {
         (self.frames > 0).then(|| self.records as f64 / self.frames as f64)
+    }
+}
+
+/// What the oldest segment of a log is still there for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum KeptFor {
+    /// It is the one that is written to.
+    InUse,
+    /// A message in it, or the last error of one. There may be more.
+    Message {
+        /// The message.
+        id: crate::MessageId,
+        /// Its queue.
+        queue: Option<crate::QueueName>,
+        /// Its state.
+        state: crate::State,
+    },
+    /// The definition of a queue.
+    Queue {
+        /// The queue.
+        queue: Option<crate::QueueName>,
+    },
+    /// Nothing but the next checkpoint, which lets it go.
+    Checkpoint,
+}
+
+impl std::fmt::Display for KeptFor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = |queue: &Option<crate::QueueName>| {
+            queue.as_ref().map_or_else(|| "a queue".to_owned(), |queue| format!("queue {:?}", queue.as_str()))
+        };
+        match self {
+            Self::InUse => f.write_str("it is being written"),
+            Self::Message { id, queue, state } => write!(f, "message {id} in {} ({state})", name(queue)),
+            Self::Queue { queue } => write!(f, "the definition of {}", name(queue)),
+            Self::Checkpoint => f.write_str("nothing: it goes at the next checkpoint"),
+        }
     }
 }
 

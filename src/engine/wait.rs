@@ -25,9 +25,10 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
 
 use crate::engine::applier::Answer;
+use crate::engine::space::Space;
 use crate::engine::stats::{QueueStats, StoreStats};
 use crate::env::store_clock::StoreClock;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::lifecycle::Settle;
 use crate::log::Segments;
 use crate::message::{Attributes, DeadReason, NewMessage};
@@ -196,6 +197,7 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) clock: StoreClock,
     pub(crate) segments: Arc<Segments>,
+    pub(crate) space: Space,
     inbox: Mutex<Inbox>,
     signal: Condvar,
     room: Arc<Semaphore>,
@@ -212,14 +214,13 @@ impl std::fmt::Debug for Shared {
 
 /// Attributes, body and detail of a message.
 pub(crate) fn read_whole(shared: &Shared, entry: &Entry) -> Result<(Attributes, Vec<u8>, Option<Detail>)> {
+    if !entry.body.is_some() {
+        let what = "its body was damaged and is lost; what was left of it is in quarantine";
+        return Err(Error::new(ErrorKind::Corrupt, format!("message {} cannot be read: {what}", entry.id)));
+    }
     let (record, body) = shared.read_record(entry.body, entry.id)?;
-    let attributes = match record {
-        Record::Sent(sent) => sent.attributes,
-        Record::Relocated(relocated) => relocated.attributes,
-        _ => Attributes::new(),
-    };
     let detail = if entry.detail.is_some() { Some(shared.read_detail(entry)?) } else { None };
-    Ok((attributes, body, detail))
+    Ok((record.into_attributes(), body, detail))
 }
 
 /// Bytes of room a request takes besides what it carries.
@@ -231,6 +232,15 @@ impl Command {
         match self {
             Self::Settle { .. } => true,
             Self::Batch(items) => items.iter().any(|item| matches!(item, BatchItem::Settle(..))),
+            _ => false,
+        }
+    }
+
+    /// Whether it adds to what the store must keep: refused first when space is short.
+    pub(crate) fn adds(&self) -> bool {
+        match self {
+            Self::Send { .. } | Self::Create { .. } => true,
+            Self::Batch(items) => items.iter().any(|item| matches!(item, BatchItem::Send(..))),
             _ => false,
         }
     }
@@ -254,7 +264,13 @@ impl Command {
 }
 
 impl Shared {
-    pub(crate) fn new(store: StoreId, options: Options, clock: StoreClock, segments: Arc<Segments>) -> Self {
+    pub(crate) fn new(
+        store: StoreId,
+        options: Options,
+        clock: StoreClock,
+        segments: Arc<Segments>,
+        space: Space,
+    ) -> Self {
         Self {
             store,
             seed: store.seed(),
@@ -262,6 +278,7 @@ impl Shared {
             options,
             clock,
             segments,
+            space,
             inbox: Mutex::default(),
             signal: Condvar::new(),
             closed: AtomicBool::new(false),
@@ -292,7 +309,7 @@ impl Shared {
             Err(TryAcquireError::Closed) => return Err(self.gone()),
             Err(TryAcquireError::NoPermits) => {
                 return Err(Error::new(
-                    crate::ErrorKind::Full,
+                    ErrorKind::Full,
                     format!(
                         "{} bytes of requests wait for the log already (max_pending_len)",
                         self.options.max_pending_len

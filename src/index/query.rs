@@ -207,7 +207,7 @@ impl Index {
     }
 
     /// Up to `max` messages whose body or detail stands in this segment of the log.
-    pub(crate) fn in_segment(&mut self, segment: u32, max: usize) -> Result<Vec<Entry>> {
+    pub(crate) fn in_segment(&mut self, segment: u32, max: usize, _max_len: u64) -> Result<Vec<Entry>> {
         self.usable()?;
         let mut found = Vec::new();
         let mut next = self.directory.pages_from(PageKey::MIN).next().map(|(key, _)| key);

@@ -32,6 +32,9 @@ pub(crate) const CHECKPOINT_FILE: &str = "CHECKPOINT";
 const MAGIC: [u8; 8] = *b"REAPPCHK";
 const SLOT_LEN: usize = 4096;
 
+/// In the place of an index's generation: there is none on disk.
+pub(crate) const NO_INDEX: u64 = 0;
+
 /// One checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Checkpoint {

@@ -27,6 +27,7 @@ mod checkpoint;
 mod format;
 mod layout;
 mod reader;
+mod quarantine;
 mod recovery;
 mod repair;
 mod segment;
@@ -37,16 +38,17 @@ mod store_file;
 mod tests;
 mod writer;
 
-pub(crate) use checkpoint::{Checkpoint, CheckpointFile};
+pub(crate) use checkpoint::{Checkpoint, CheckpointFile, NO_INDEX};
 pub(crate) use format::FRAME_HEADER_LEN;
 pub(crate) use layout::LOG_DIR;
 pub(crate) use reader::{Found, LogReader, OwnedFrame};
+pub(crate) use quarantine::keep_in_quarantine;
 pub(crate) use recovery::{Frame, RecoverOptions, Recovered, recover};
 pub(crate) use segment::Seen;
-pub(crate) use segments::Segments;
+pub(crate) use segments::{SegmentInfo, Segments};
 pub(crate) use spare::SpareMaker;
 pub(crate) use store_file::StoreFile;
-pub(crate) use writer::{FrameStart, Log};
+pub(crate) use writer::{FrameStart, Log, Room};
 
 /// Makes the log's directory with its first segment, durably. A half-made one is completed; a whole one
 /// is left as it is.

@@ -17,24 +17,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::codec;
-use crate::env::{EntryKind, File, Fs, OpenMode};
+use crate::env::{File, Fs, OpenMode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::Lsn;
 
 use super::checkpoint::CheckpointFile;
 use super::format::{Footer, Predecessor, SEGMENT_HEADER_LEN, SegmentHeader, len32};
-use super::layout::{Candidate, LOG_DIR, Layout, QUARANTINE_DIR};
+use super::layout::{Candidate, LOG_DIR, Layout};
+use super::quarantine;
 use super::recovery::{Cut, Findings, RecoverOptions, Recovered, Stub, Torn};
 use super::segment::{CHUNK_LEN, Window};
 use super::segments::{SegmentInfo, Segments, is_full, remove_file, segment_name};
 use super::spare::{SpareMaker, remake, zero_fill};
 use super::store_file::StoreFile;
 use super::writer::{Active, Log, PendingSeal, activate, first_header};
-
-/// Most files in quarantine to which a torn tail is added.
-const MAX_KEPT_COUNT: usize = 64;
-/// Most bytes in quarantine with a torn tail that is added.
-const MAX_KEPT_LEN: u64 = 256 * 1024 * 1024;
 
 /// Repairs what [`super::recovery`] found and makes the log.
 pub(super) fn finish(
@@ -135,11 +131,6 @@ impl Repair<'_> {
 
     /// Copies what is cut to quarantine. `None`: enough is there already.
     fn keep(&self, cut: &Cut) -> Result<Option<PathBuf>> {
-        let dir = self.dir.join(QUARANTINE_DIR);
-        match self.fs.create_dir(&dir) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(Error::io("creating", &dir, e)),
-            _ => self.fs.sync_dir(self.dir).map_err(|e| Error::io("syncing", self.dir, e))?,
-        }
         let mut from = Window::new(self.open(&cut.path)?, cut.path.clone())?;
         let chunks = || (cut.from..cut.to).step_by(CHUNK_LEN as usize).map(|at| (at, CHUNK_LEN.min(cut.to - at)));
         let mut crc = 0;
@@ -148,33 +139,13 @@ impl Repair<'_> {
         }
         let segment = cut.path.file_name().unwrap_or_default().to_string_lossy();
         let name = format!("{segment}-{}-{crc:08x}.torn", cut.from);
-        let (path, tmp) = (dir.join(&name), dir.join(format!("{name}.tmp")));
-        let there = self.fs.read_dir(&dir).map_err(|e| Error::io("listing", &dir, e))?;
         let len = u64::from(cut.to - cut.from);
-        if there.iter().any(|entry| entry.name == name && entry.len == len) {
-            return Ok(Some(path));
-        }
-        let files = there.iter().filter(|entry| entry.kind == EntryKind::File);
-        let total = files.clone().map(|entry| entry.len).sum::<u64>();
-        if !cut.ambiguous && (files.count() >= MAX_KEPT_COUNT || total.saturating_add(len) > MAX_KEPT_LEN) {
-            tracing::warn!(dir = %dir.display(), "quarantine is full: the torn tail is not kept");
-            return Ok(None);
-        }
-        let mut copy = || -> Result<()> {
-            let failed = |e| Error::io("writing", &tmp, e);
-            remove_file(self.fs, &tmp).map_err(failed)?;
-            let file = self.fs.open(&tmp, OpenMode::CreateNew).map_err(failed)?;
-            for (at, len) in chunks() {
-                file.write_all_at(from.get(at, len)?, (at - cut.from).into()).map_err(failed)?;
-            }
-            file.sync_data().and_then(|()| self.fs.rename(&tmp, &path)).map_err(failed)?;
-            self.fs.sync_dir(&dir).map_err(failed)
+        let mut write = |file: &dyn File, failed: &dyn Fn(io::Error) -> Error| {
+            chunks().try_for_each(|(at, len)| {
+                file.write_all_at(from.get(at, len)?, (at - cut.from).into()).map_err(failed)
+            })
         };
-        if let Err(error) = copy() {
-            let _ = remove_file(self.fs, &tmp);
-            return Err(error);
-        }
-        Ok(Some(path))
+        quarantine::keep(self.fs, self.dir, &name, len, cut.ambiguous, &mut write)
     }
 
     /// Fills the table of segments, and opens or makes the last one. Also returns the stub that is to

@@ -185,6 +185,12 @@ impl Segments {
         table.values().map(|segment| u64::from(segment.used.load(Ordering::Acquire))).sum()
     }
 
+    /// Bytes of all segments' files.
+    pub(crate) fn len_on_disk(&self) -> u64 {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.values().map(|segment| u64::from(segment.len.load(Ordering::Acquire))).sum()
+    }
+
     /// The file of a segment.
     pub(crate) fn path(&self, number: u32) -> Option<PathBuf> {
         self.get(number).map(|segment| segment.path.clone())

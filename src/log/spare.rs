@@ -61,6 +61,18 @@ impl SpareMaker {
         Ok(true)
     }
 
+    pub(crate) fn is_ready(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    pub(crate) fn ready_len(&self) -> u64 {
+        self.lock().as_ref().map_or(0, |spare| spare.len.into())
+    }
+
+    pub(crate) fn len_on_disk(&self) -> u64 {
+        self.fs.metadata(&self.path()).ok().flatten().map_or(0, |entry| entry.len)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Spare>> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }

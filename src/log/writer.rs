@@ -43,6 +43,13 @@ pub(crate) struct FrameStart {
     pub(crate) payload_offset: u32,
 }
 
+/// Where a frame may get its room from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Room {
+    Ordinary,
+    Reserve,
+}
+
 /// The segment that is written to.
 pub(super) struct Active {
     pub(super) segment: Arc<Segment>,
@@ -112,6 +119,12 @@ impl Log {
         self.segments.used()
     }
 
+    /// Bytes that the active segment still has for frames.
+    pub(crate) fn room_left(&self) -> u64 {
+        let Active { tail, len, sealed, .. } = self.active;
+        if sealed { 0 } else { u64::from(len.saturating_sub(tail).saturating_sub(FOOTER_LEN)) }
+    }
+
     /// What makes the next segment ready, for another thread.
     pub(crate) fn spare(&self) -> Arc<SpareMaker> {
         Arc::clone(&self.spare)
@@ -148,7 +161,7 @@ impl Log {
     ///
     /// # Panics
     /// When `max_payload_len` is 0 or above the format's cap.
-    pub(crate) fn begin(&mut self, max_payload_len: usize) -> Result<FrameStart> {
+    pub(crate) fn begin(&mut self, max_payload_len: usize, _room: Room) -> Result<FrameStart> {
         assert!((1..=MAX_PAYLOAD_LEN).contains(&max_payload_len), "a frame of {max_payload_len} bytes");
         self.usable()?;
         self.reserved = None;

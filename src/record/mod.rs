@@ -120,6 +120,9 @@ pub(crate) struct Relocated {
     pub(crate) received_at: Timestamp,
     pub(crate) detail: Option<Detail>,
     pub(crate) attributes: Attributes,
+    /// Its body could not be read any more when it was carried on: the message is dead, and what
+    /// stands beside this record is not its body.
+    pub(crate) body_lost: bool,
 }
 
 /// One logical record. A body, where there is one, is passed beside it.
@@ -300,6 +303,15 @@ impl Record {
                 | Self::Moved { .. }
                 | Self::Nacked { detail: Some(_), .. }
         )
+    }
+
+    /// The attributes it carries, if it carries a message.
+    pub(crate) fn into_attributes(self) -> Attributes {
+        match self {
+            Self::Sent(sent) => sent.attributes,
+            Self::Relocated(relocated) => relocated.attributes,
+            _ => Attributes::new(),
+        }
     }
 
     /// The message or queue it is about.

@@ -62,6 +62,7 @@ fn relocated() -> Relocated {
         received_at: Timestamp(3),
         detail: Some(detail()),
         attributes: attributes(),
+        body_lost: false,
     }
 }
 

@@ -117,6 +117,9 @@ const fn phase_code(phase: Phase) -> u8 {
     }
 }
 
+/// In the place of a phase: dead, and its body is lost.
+const BODY_LOST: u8 = 3;
+
 fn phase_of(code: u8) -> Option<Phase> {
     [Phase::Queued, Phase::Held, Phase::Dead].into_iter().find(|phase| phase_code(*phase) == code)
 }
@@ -168,7 +171,7 @@ pub(super) fn encode_meta(record: &Record, out: &mut Vec<u8>) {
             out,
             WireRelocated {
                 key: r.key,
-                phase: phase_code(r.phase),
+                phase: if r.body_lost { BODY_LOST } else { phase_code(r.phase) },
                 origin: r.origin.map(|queue| queue.0),
                 counts: (r.epoch, r.receive_count, r.attempts),
                 times: (r.sent_at.0, r.visible_at.0, some_time(r.expires_at), r.first_received_at.0, r.received_at.0),
@@ -260,9 +263,11 @@ fn decode_sent(wire: WireSent) -> Sent {
 fn decode_relocated(wire: WireRelocated) -> Result<Relocated, Bad> {
     let (epoch, receive_count, attempts) = wire.counts;
     let (sent_at, visible_at, expires_at, first_received_at, received_at) = wire.times;
+    let body_lost = wire.phase == BODY_LOST;
+    let phase = if body_lost { Some(Phase::Dead) } else { phase_of(wire.phase) };
     Ok(Relocated {
         key: wire.key,
-        phase: phase_of(wire.phase).ok_or(Bad::Meta)?,
+        phase: phase.ok_or(Bad::Meta)?,
         origin: wire.origin.map(QueueId),
         epoch,
         receive_count,
@@ -274,6 +279,7 @@ fn decode_relocated(wire: WireRelocated) -> Result<Relocated, Bad> {
         received_at: Timestamp(received_at),
         detail: wire.detail,
         attributes: from_wire(wire.attributes),
+        body_lost,
     })
 }
 

@@ -1,0 +1,273 @@
+//! Space: how much the log may still take, and when sends are refused so that everything that frees
+//! space goes on.
+//!
+//! ```text
+//! room:  rest of the active segment │ the spare │ what the disk, or `max_store_bytes`, still gives
+//!        └────────── must stay enough to receive and ack what the fullest segment holds ────────┘
+//! ```
+//!
+//! A rotation by a send must leave room for one more segment, so the spare is the reserve: blocks that
+//! are there already and that nobody else on the disk can take.
+//!
+//! # Invariants
+//! 17, 19. What is refused for lack of space was refused before anything of it was decided. A refusal is
+//! not remembered: each send looks again.
+//!
+//! # Not here
+//! Getting space back: `reclaim.rs`, `survey.rs`. Segments and the spare: `log/`.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::engine::commit::Committer;
+use crate::engine::queues::Queue;
+use crate::engine::wait::Request;
+use crate::env::Fs;
+use crate::error::{Error, ErrorKind};
+use crate::lifecycle::{self, Timeout};
+use crate::log::{Room, Segments, SpareMaker};
+use crate::options::Options;
+use crate::record;
+use crate::types::Entry;
+
+/// Bytes of the log that it takes to receive and ack one message, each in a frame of its own: two blocks.
+const DRAIN_LEN: u64 = 2 * 512;
+/// Kept free in any case: frames for the end of a store and the like.
+const MIN_KEPT_LEN: u64 = 64 * 1024;
+/// Most bytes one frame gathers, unless a single request needs more.
+const MAX_GROUP_LEN: usize = 8 * 1024 * 1024;
+/// Hand-outs to waiting receivers for which one frame makes room.
+const MAX_HANDED_OUT: usize = 4096;
+/// Timers that one frame handles.
+const MAX_TIMERS: usize = 1024;
+
+/// What the threads of a store tell each other about space.
+pub(crate) struct Space {
+    fs: Arc<dyn Fs>,
+    dir: PathBuf,
+    segments: Arc<Segments>,
+    spare: Arc<SpareMaker>,
+    segment_len: u64,
+    limit: Option<u64>,
+    /// Bytes of the index on disk, and live messages in the segment that has most of them, as the
+    /// applier last saw it.
+    index_len: AtomicU64,
+    fullest: AtomicU64,
+    /// The last try to make a spare found no room: what the disk says is free cannot be had.
+    is_tight: AtomicBool,
+    reclaim_error: Mutex<Option<String>>,
+}
+
+impl Space {
+    pub(crate) fn new(
+        fs: Arc<dyn Fs>,
+        dir: PathBuf,
+        segments: Arc<Segments>,
+        spare: Arc<SpareMaker>,
+        options: &Options,
+    ) -> Self {
+        Self {
+            fs,
+            dir,
+            segments,
+            spare,
+            segment_len: options.segment_len.into(),
+            limit: options.max_store_bytes,
+            index_len: AtomicU64::new(0),
+            fullest: AtomicU64::new(0),
+            is_tight: AtomicBool::new(false),
+            reclaim_error: Mutex::new(None),
+        }
+    }
+
+    /// The applier's figures.
+    pub(crate) fn note_index(&self, index_len: u64, fullest: u64) {
+        self.index_len.store(index_len, Ordering::Relaxed);
+        self.fullest.store(fullest, Ordering::Relaxed);
+    }
+
+    /// Makes the spare if there is room for it. `false`: there is none, look again later.
+    pub(crate) fn make_spare(&self) -> bool {
+        let fits = self.limit.is_none_or(|limit| self.store_len().saturating_add(self.segment_len) <= limit);
+        let made = if fits || self.spare.is_ready() { self.spare.make().map(|_| true) } else { Ok(false) };
+        if let Err(error) = &made {
+            tracing::debug!(%error, "no spare segment could be made");
+        }
+        let is_made = made.unwrap_or(false);
+        self.is_tight.store(!is_made, Ordering::Relaxed);
+        is_made
+    }
+
+    pub(crate) fn is_tight(&self) -> bool {
+        self.is_tight.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the log's files, the spare included.
+    pub(crate) fn log_len(&self) -> u64 {
+        self.segments.len_on_disk() + self.spare.len_on_disk()
+    }
+
+    /// Bytes that the store takes on disk.
+    pub(crate) fn store_len(&self) -> u64 {
+        self.log_len() + self.index_len.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that the store can still get of the disk.
+    pub(crate) fn available(&self) -> u64 {
+        if self.is_tight() {
+            return 0;
+        }
+        // Where it cannot be told, the writes themselves will.
+        let free = self.fs.info(&self.dir).map_or(u64::MAX, |info| info.available);
+        self.limit.map_or(free, |limit| free.min(limit.saturating_sub(self.store_len())))
+    }
+
+    /// Bytes of the log that can be written without asking the disk for more, `left` of them in the
+    /// active segment.
+    pub(crate) fn ready(&self, left: u64) -> u64 {
+        left + self.spare.ready_len()
+    }
+
+    /// Why a send of `room` bytes is refused, if it is.
+    fn refusal(&self, room: u64, left: u64, sent_here: u64) -> Option<Error> {
+        let drain = DRAIN_LEN * self.fullest.load(Ordering::Relaxed).max(sent_here);
+        let kept = drain.max(MIN_KEPT_LEN.min(self.segment_len));
+        let ready = self.ready(left);
+        let fits = room <= left;
+        if fits && ready >= room + kept {
+            return None;
+        }
+        let available = self.available();
+        if (fits || available >= self.segment_len) && ready.saturating_add(available) >= room + kept {
+            return None;
+        }
+        let dir = self.dir.display();
+        let what = match self.limit {
+            Some(limit) if self.store_len().saturating_add(self.segment_len + kept) >= limit => {
+                format!("the store in {dir} takes {} bytes of the {limit} it may (max_store_bytes)", self.store_len())
+            }
+            _ => format!("the disk under {dir} is nearly full, {available} bytes are free"),
+        };
+        Some(Error::new(
+            ErrorKind::Full,
+            format!(
+                "{what}; what is left is kept for receiving and settling, which go on; sending works again when there is room"
+            ),
+        ))
+    }
+
+    /// Notes how the last try to get space back went.
+    pub(crate) fn note_reclaim(&self, error: Option<String>) {
+        *self.reclaim_error.lock().unwrap_or_else(PoisonError::into_inner) = error;
+    }
+
+    pub(crate) fn reclaim_error(&self) -> Option<String> {
+        self.reclaim_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Committer {
+    /// Whether sends are refused at present.
+    pub(crate) fn look_at_space(&mut self) {
+        let refusal = self.shared.space.refusal(1, self.log.room_left(), self.sent_here.1);
+        self.is_crowded = refusal.is_some();
+    }
+
+    /// Makes room in the log for all that this turn may write, and says which requests it takes.
+    pub(crate) fn make_room(&mut self, retries: &[Request]) -> Vec<Request> {
+        let mut settling =
+            2 * self.given_back.len() * record::FIXED_BOUND + self.timers_bound() + self.slices_bound();
+        let mut sending = 0;
+        let mut take = |request: &Request, bound: usize| {
+            if request.command.adds() { sending += bound } else { settling += bound }
+            sending + settling
+        };
+        for request in retries {
+            take(request, self.bound(&request.command));
+        }
+        let mut batch = Vec::new();
+        let mut gathered = 0;
+        while let Some(request) = self.leftover.front() {
+            let bound = self.bound(&request.command);
+            if !batch.is_empty() && gathered + bound > MAX_GROUP_LEN {
+                break;
+            }
+            gathered = take(request, bound);
+            batch.extend(self.leftover.pop_front());
+        }
+        settling += self.waiting_bound();
+        let carried = self.relocation_bound(sending + settling);
+        self.reserve(sending, settling, carried);
+        batch
+    }
+
+    /// Most bytes of the hand-outs to receivers that wait in queues where something was found.
+    fn waiting_bound(&self) -> usize {
+        let demand: usize = self.tables.woken().iter().map(|queue| self.waiters.demand(*queue)).sum();
+        demand.min(MAX_HANDED_OUT) * record::FIXED_BOUND
+    }
+
+    /// Makes sure that this many bytes of payload fit into the log: of sends, of everything else, and of
+    /// what is carried to its end. Sends go without first, then what is carried.
+    pub(crate) fn reserve(&mut self, sending: usize, settling: usize, carried: usize) {
+        self.group.refusal = self.poison.as_ref().map(Error::poisoned);
+        if self.group.refusal.is_some() {
+            return;
+        }
+        if sending > 0 {
+            let room = sending as u64 + settling as u64 + carried as u64;
+            self.group.send_refusal = self.shared.space.refusal(room, self.log.room_left(), self.sent_here.1);
+            self.is_crowded = self.group.send_refusal.is_some();
+            if self.group.send_refusal.is_none() {
+                match self.begin(sending + settling + carried, Room::Ordinary) {
+                    Some(full) => {
+                        self.is_crowded = true;
+                        self.group.send_refusal = Some(full);
+                    }
+                    None => return,
+                }
+            }
+        }
+        if let Some(full) = self.begin(settling + carried, Room::Reserve)
+            && let Some(full) = if carried > 0 { self.begin(settling, Room::Reserve) } else { Some(full) }
+        {
+            self.group.refusal = Some(full);
+        }
+    }
+
+    /// Begins a frame. Returns why there is no room for it, if that is so; any other failure is poison.
+    fn begin(&mut self, room: usize, from: Room) -> Option<Error> {
+        if room == 0 || self.poison.is_some() {
+            return None;
+        }
+        match self.log.begin(room, from) {
+            Ok(start) => {
+                if start.segment != self.sent_here.0 {
+                    self.sent_here = (start.segment, 0);
+                }
+                self.group.start = start;
+                self.group.room = room;
+                None
+            }
+            Err(error) if self.log.is_broken() || error.kind() != ErrorKind::Full => {
+                self.poison(error);
+                self.group.refusal = self.poison.as_ref().map(Error::poisoned);
+                None
+            }
+            Err(full) => Some(full),
+        }
+    }
+
+    /// Most bytes that the timers due now can write: a death, or a hand-out to one who waits.
+    fn timers_bound(&self) -> usize {
+        let bound = |(entry, queue): (&Entry, &Queue)| {
+            if lifecycle::timeout(entry, &queue.options, self.group.now) == Timeout::Ready {
+                record::FIXED_BOUND
+            } else {
+                2 * record::FIXED_BOUND + queue.name.as_str().len() + entry.detail.len as usize
+            }
+        };
+        self.tables.due_entries(self.group.now, MAX_TIMERS).map(bound).sum()
+    }
+}
