@@ -1,4 +1,4 @@
-//! What is known of every page without reading it: in memory, about 64 bytes a page.
+//! What is known of every page without reading it: in memory, about 72 bytes a page.
 //!
 //! # Invariants
 //! `count`, `dead`, `held` and the range of `visible_at` are exact. `min_event` may be too early, never
@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 
 use super::keys::{Lane, PageKey};
+use super::rows::Stamp;
 use crate::types::{Entry, MessageId, Phase, QueueId, Timestamp};
 
 /// Which delays count as past: the frame of reference of [`event_of`].
@@ -40,8 +41,7 @@ pub(super) struct PageMeta {
     pub(super) count: u16,
     pub(super) dead: u16,
     pub(super) held: u16,
-    /// The checksum at the end of the page's row: which version of the row is the right one.
-    pub(super) check: u32,
+    pub(super) stamp: Stamp,
     /// Over the entries that are not dead; `MAX` and `ZERO` when there are none.
     pub(super) min_visible: Timestamp,
     pub(super) max_visible: Timestamp,
@@ -55,7 +55,7 @@ impl PageMeta {
             count: 0,
             dead: 0,
             held: 0,
-            check: 0,
+            stamp: Stamp::default(),
             min_visible: Timestamp::MAX,
             max_visible: Timestamp::ZERO,
             min_event: Timestamp::MAX,

@@ -77,9 +77,9 @@ impl Index {
             None => {
                 let key_bytes = key.encode();
                 let row = self.page_row(key, &key_bytes)?;
-                let (check, holds) = rows::page_holds(key, &key_bytes, &row, id, self.seed)
+                let (stamp, holds) = rows::page_holds(key, &key_bytes, &row, id, self.seed)
                     .map_err(|rows::Bad| Self::bad_page(key, "is damaged"))?;
-                self.check_page(key, check)?;
+                self.check_page(key, stamp)?;
                 if !holds {
                     return Ok(None);
                 }
@@ -184,7 +184,7 @@ impl Index {
             return Err(corrupt("a page is missing or damaged"));
         }
         for (key, meta) in heads {
-            self.check_page(key, meta.check)?;
+            self.check_page(key, meta.stamp)?;
             self.directory.set_min_event(key, meta.min_event);
         }
         Ok(())
@@ -313,8 +313,8 @@ impl Index {
         let key = keys::queue(queue);
         let bad = || corrupt(format!("the row of queue {queue} is missing or damaged"));
         let row = self.kv.get(&key)?.ok_or_else(bad)?;
-        let (bytes, check) = rows::decode_opaque(&key, &row, self.seed).map_err(|rows::Bad| bad())?;
-        if self.small.get(&key) == Some(&check) { Ok(bytes.to_vec()) } else { Err(bad()) }
+        let (bytes, stamp) = rows::decode_opaque(&key, &row, self.seed).map_err(|rows::Bad| bad())?;
+        if self.small.get(&key) == Some(&stamp) { Ok(bytes.to_vec()) } else { Err(bad()) }
     }
 }
 

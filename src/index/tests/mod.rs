@@ -13,6 +13,7 @@ use crate::types::{Entry, Lsn, MessageId, Phase, Place, Position, QueueId, State
 
 mod disk;
 mod model;
+mod renew;
 
 const STORE: StoreId = StoreId([7; 16]);
 

@@ -16,7 +16,7 @@ impl Random {
         mix(self.0) % end.max(1)
     }
 
-    fn one_in(&mut self, n: u64) -> bool {
+    pub(super) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
