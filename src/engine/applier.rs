@@ -441,7 +441,7 @@ impl Applier {
             return;
         }
         let segment = oldest.number;
-        let entries = self.read(|index| index.in_segment(segment, MAX_RELOCATED));
+        let entries = self.read(|index| index.in_segment(segment, MAX_RELOCATED, u64::MAX));
         let rows = self.read(Index::queues);
         let here = |(id, row): (QueueId, Vec<u8>)| {
             decode_row(id, &row).filter(|row| row.defined.segment == segment).map(|_| id)

@@ -1,7 +1,7 @@
 //! What is known of every page without reading it: in memory, about 72 bytes a page.
 //!
 //! # Invariants
-//! `count`, `dead`, `held` and the range of `visible_at` are exact. `min_event` may be too early, never
+//! `count`, `dead`, `held`, `min_segment` and the range of `visible_at` are exact. `min_event` may be too early, never
 //! too late: a page is at worst read for nothing.
 //!
 //! # Not here
@@ -42,6 +42,8 @@ pub(super) struct PageMeta {
     pub(super) dead: u16,
     pub(super) held: u16,
     pub(super) stamp: Stamp,
+    /// The lowest segment of the log that any entry's body or detail stands in; `MAX` when there is none.
+    pub(super) min_segment: u32,
     /// Over the entries that are not dead; `MAX` and `ZERO` when there are none.
     pub(super) min_visible: Timestamp,
     pub(super) max_visible: Timestamp,
@@ -56,12 +58,16 @@ impl PageMeta {
             dead: 0,
             held: 0,
             stamp: Stamp::default(),
+            min_segment: u32::MAX,
             min_visible: Timestamp::MAX,
             max_visible: Timestamp::ZERO,
             min_event: Timestamp::MAX,
         };
         for entry in entries {
             meta.count += 1;
+            for record in [entry.body, entry.detail].into_iter().filter(|record| record.is_some()) {
+                meta.min_segment = meta.min_segment.min(record.segment);
+            }
             match entry.phase {
                 Phase::Dead => {
                     meta.dead += 1;
@@ -79,9 +85,10 @@ impl PageMeta {
         meta
     }
 
-    /// Whether the counts and the range of `visible_at` are those of `other`.
+    /// Whether all that is exact is as in `other`.
     pub(super) fn agrees_with(&self, other: &Self) -> bool {
-        let facts = |meta: &Self| (meta.count, meta.dead, meta.held, meta.min_visible, meta.max_visible);
+        let facts =
+            |meta: &Self| (meta.count, meta.dead, meta.held, meta.min_segment, meta.min_visible, meta.max_visible);
         facts(self) == facts(other)
     }
 

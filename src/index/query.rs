@@ -12,7 +12,7 @@ use super::directory::{PageMeta, event_of};
 use super::keys::{self, HIGHEST, Key, Lane, PageKey};
 use super::{Counts, Index, corrupt, rows};
 use crate::error::Result;
-use crate::types::{Entry, MessageId, QueueId, State, Timestamp};
+use crate::types::{Entry, MessageId, Position, QueueId, State, Timestamp};
 
 /// Most pages that one [`Index::scan`] reads.
 const MAX_SCAN_PAGES: usize = 64;
@@ -206,16 +206,26 @@ impl Index {
         self.each_page(|_| true, visit)
     }
 
-    /// Up to `max` messages whose body or detail stands in this segment of the log.
-    pub(crate) fn in_segment(&mut self, segment: u32, max: usize) -> Result<Vec<Entry>> {
+    /// Messages whose body or detail stands in this segment of the log: up to `max`, with records of up to
+    /// `max_len` bytes in all, at least one. Meant for the oldest segment in use: pages without a record there
+    /// or in an older one are not read.
+    pub(crate) fn in_segment(&mut self, segment: u32, max: usize, max_len: u64) -> Result<Vec<Entry>> {
         self.usable()?;
-        let mut found = Vec::new();
-        let mut next = self.directory.pages_from(PageKey::MIN).next().map(|(key, _)| key);
+        let wanted = |(key, meta): (PageKey, &PageMeta)| (meta.min_segment <= segment).then_some(key);
+        let (mut found, mut len) = (Vec::new(), 0);
+        let mut next = self.directory.pages_from(PageKey::MIN).find_map(wanted);
         while let Some(key) = next.filter(|_| found.len() < max) {
             let page = self.page(key, false);
-            let here = |entry: &&Entry| entry.body.segment == segment || entry.detail.segment == segment;
-            found.extend(self.note(page)?.iter().filter(here).take(max - found.len()));
-            next = self.directory.pages_from(key).nth(1).map(|(key, _)| key);
+            let here = |record: Position| record.is_some() && record.segment == segment;
+            for entry in self.note(page)?.iter().filter(|entry| here(entry.body) || here(entry.detail)) {
+                let records = [Some(entry.body), Some(entry.detail).filter(|detail| *detail != entry.body)];
+                len += records.into_iter().flatten().map(|record| u64::from(record.len)).sum::<u64>();
+                if found.len() >= max || (len > max_len && !found.is_empty()) {
+                    return Ok(found);
+                }
+                found.push(*entry);
+            }
+            next = self.directory.pages_from(key).skip(1).find_map(wanted);
         }
         Ok(found)
     }

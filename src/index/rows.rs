@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! row       version u8 │ content │ crc u32 (over key, version, content; seeded with the store)
-//! page      count │ dead │ held │ min_visible u64 │ max_visible u64 │ min_event u64 │ ids │ entries
+//! page      count │ dead │ held │ min_segment │ min_visible u64 │ max_visible u64 │ min_event u64 │
+//!           ids │ entries
 //! id        distance to the id before, less one; the first: distance to the key's first id
 //! entry     flags │ sent_at │ [visible_at] │ [expires_at] │ [epoch │ receive_count │ attempts │
 //!           first_received_at │ received_at] │ [segment] │ offset │ len │ [lsn] │ [origin] │ [detail]
@@ -34,7 +35,8 @@ pub(super) const MAX_PAGE_LEN: usize = 256;
 /// Segments whose uses share a row.
 pub(super) const GROUP_LEN: u32 = 256;
 
-const VERSION: u8 = 1;
+/// Version 1 did not name the lowest segment. An index of another version is damaged like any other, and rebuilt.
+const VERSION: u8 = 2;
 const CRC_LEN: usize = 4;
 
 /// A row whose bytes are not what was written.
@@ -347,6 +349,7 @@ pub(super) fn encode_page(
     for count in [meta.count, meta.dead, meta.held] {
         put_varint(&mut row, count.into());
     }
+    put_varint(&mut row, meta.min_segment.into());
     for time in [meta.min_visible, meta.max_visible, meta.min_event] {
         row.extend_from_slice(&time.0.to_le_bytes());
     }
@@ -370,12 +373,13 @@ fn read_head<'a>(key: &[u8], row: &'a [u8], seed: u32) -> Result<(PageMeta, Read
     let (mut reader, stamp) = unseal(key, row, seed)?;
     let mut count = || reader.varint().map_err(Bad::from).and_then(|n| Ok(u16::try_from(n)?));
     let (count, dead, held) = (count()?, count()?, count()?);
+    let min_segment = u32::try_from(reader.varint()?)?;
     let mut time = || reader.u64().map(Timestamp);
     let (min_visible, max_visible, min_event) = (time()?, time()?, time()?);
     if !(1..=MAX_PAGE_LEN).contains(&count.into()) || dead.checked_add(held).is_none_or(|sum| sum > count) {
         return Err(Bad);
     }
-    Ok((PageMeta { count, dead, held, stamp, min_visible, max_visible, min_event }, reader))
+    Ok((PageMeta { count, dead, held, stamp, min_segment, min_visible, max_visible, min_event }, reader))
 }
 
 /// A page's meta data; of the rest only the checksum is looked at.
@@ -540,7 +544,7 @@ mod tests {
             let key = key(5);
             let bytes = key.encode();
             // With a right head, the random bytes are taken for ids and entries.
-            let mut all = if head { [&[3, 0, 0][..], &[0; 24]].concat() } else { vec![] };
+            let mut all = if head { [&[3, 0, 0, 0][..], &[0; 24]].concat() } else { vec![] };
             all.extend(content);
             let (row, _) = encode_opaque(&bytes, &all, SEED);
             let _ = decode_page(key, &bytes, &row, SEED);
