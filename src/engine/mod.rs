@@ -56,7 +56,7 @@ struct SledSite(Env);
 
 impl IndexSite for SledSite {
     fn open(&self, dir: &Path, generation: u64) -> Result<Box<dyn Kv>> {
-        Ok(Box::new(SledKv::open(Arc::clone(&self.0.fs), &dir.join(generation.to_string()))?))
+        Ok(Box::new(SledKv::open_watched(Arc::clone(&self.0.fs), &dir.join(generation.to_string()))?))
     }
 
     fn keep_only(&self, dir: &Path, generation: u64) {

@@ -40,6 +40,7 @@ mod rows;
 mod sled;
 #[cfg(test)]
 mod tests;
+mod watched;
 
 pub(crate) use kv::{Kv, MAX_VALUE_LEN};
 #[cfg(any(test, feature = "testing"))]

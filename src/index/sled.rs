@@ -11,19 +11,23 @@
 //! may hang, and a lock it holds is one of a directory that is never used again.
 //!
 //! # Locking
-//! One process-wide lock inside sled serves all its databases; so all calls come from one thread.
+//! One process-wide lock inside sled serves all its databases. So an index makes one call at a time, and after
+//! one that hung, sled is never opened again in this process: the lock may be held for ever.
 //!
 //! # Not here
-//! The watchdog over a call that never returns: the engine.
+//! How a call that never returns is told from a slow one: `watched.rs`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use ::sled::transaction::TransactionError;
 use ::sled::{Config, Db, IVec, Mode};
 
 use super::kv::{Kv, MAX_VALUE_LEN, Writes};
+use super::watched::Watched;
 use crate::env::{Fs, TryLock};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -33,6 +37,11 @@ const CACHE_LEN: u64 = 32 * 1024 * 1024;
 const SEGMENT_LEN: usize = 2 * 1024 * 1024;
 /// About half a second, when nothing else wants the processor.
 const MAX_LOCK_TRIES: usize = 100_000;
+
+/// A call that takes longer is one that never ends.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Whether a call never ended.
+static HUNG: AtomicBool = AtomicBool::new(false);
 
 /// A [`Kv`] in a directory of the real file system.
 pub(crate) struct SledKv {
@@ -71,6 +80,15 @@ impl SledKv {
             .mode(Mode::HighThroughput);
         let db = guard("open", dir, || config.open())?;
         Ok(Self { fs, dir: dir.to_owned(), db: Ok(db) })
+    }
+
+    /// As [`open`](Self::open), with a watchdog over this and every later call.
+    ///
+    /// # Errors
+    /// As `open`, and [`Io`](ErrorKind::Io) when sled does not answer, or did not earlier in this process.
+    pub(crate) fn open_watched(fs: Arc<dyn Fs>, dir: &Path) -> Result<Watched> {
+        let dir = dir.to_owned();
+        Watched::open(LIMIT, &HUNG, move || Ok(Box::new(Self::open(fs, &dir)?)))
     }
 
     /// Removes the store in `dir`, which is not open. Nothing there is fine.

@@ -350,7 +350,7 @@ fn the_index_in_memory_answers_as_a_plain_map_does() {
 fn the_index_in_sled_answers_as_a_plain_map_does() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("index/1");
-    run(77, 120, || Box::new(SledKv::open(Arc::new(RealFs), &path).unwrap()));
+    run(77, 120, || Box::new(SledKv::open_watched(Arc::new(RealFs), &path).unwrap()));
 }
 
 /// When an entry next changes its state without a call, after `now`.
