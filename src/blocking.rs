@@ -32,7 +32,7 @@ use pollster::block_on;
 use crate::error::Result;
 use crate::{
     AsReceipt, Error, Lsn, MessageId, MessageView, Nack, NewMessage, OpenReport, Options, QueueName, QueueOptions,
-    QueueStats, Receipt, RecoveryProgress, RedriveFilter, State, StoreId, StoreStats,
+    QueueStats, RebuildReport, Receipt, RecoveryProgress, RedriveFilter, State, StoreId, StoreStats,
 };
 
 /// Defines blocking methods by the async ones of the same name on `self.0`.
@@ -127,6 +127,7 @@ impl Store {
         release(receipt: &Receipt) -> ();
         reject(receipt: &Receipt, reason: impl Into<String>) -> ();
         ack_many(receipts: impl IntoIterator<Item = Receipt>) -> Vec<Result<()>>;
+        rebuild_index() -> RebuildReport;
         sync() -> Lsn;
         durable_lsn() -> Lsn;
         close() -> ();

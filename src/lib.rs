@@ -35,7 +35,7 @@ mod typed;
 mod types;
 
 pub use delivery::{Delivery, Receive};
-pub use engine::report::{IndexReport, OpenReport, RecoveryProgress, TornTail};
+pub use engine::report::{IndexReport, OpenReport, RebuildReport, RecoveryProgress, TornTail};
 pub use engine::stats::{KeptFor, Percentiles, QueueStats, StoreStats, TimeoutAdvice};
 pub use engine::wait::RedriveFilter;
 pub use error::{Damage, Error, ErrorKind};

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::delivery::{Delivery, settle_many, settle_one};
-use crate::engine::report::{OpenReport, RecoveryProgress};
+use crate::engine::report::{OpenReport, RebuildReport, RecoveryProgress};
 use crate::engine::stats::{QueueStats, StoreStats};
 use crate::engine::wait::{BatchItem, Command, Reply};
 use crate::engine::{Engine, real_site};
@@ -197,6 +197,23 @@ impl Store {
     pub async fn history(&self, id: MessageId) -> Result<Vec<LogRecord>> {
         let path = self.engine.path.clone();
         on_own_thread("reappear-history", move || inspect::history(path, id)).await
+    }
+
+    /// Builds the index anew from the log, into a new place on disk, while the store is in use. Sends and
+    /// settles go on meanwhile; what needs the index (messages outside of memory) waits. Nobody has to:
+    /// an index that fails or grows too large is replaced by itself.
+    ///
+    /// # Errors
+    /// `Full`, `Io`: no new index could be made, and the old one is in use as before; `Corrupt` when the
+    /// log is damaged; `Poisoned`, `Closed`.
+    ///
+    /// # Cancel safety
+    /// Once it was polled it is carried out.
+    pub async fn rebuild_index(&self) -> Result<RebuildReport> {
+        match self.call(Command::RebuildIndex).await? {
+            Reply::Rebuilt(report) => Ok(report),
+            _ => Err(Error::closed()),
+        }
     }
 
     /// Makes everything done so far durable, whatever the durability policy, and says up to where.

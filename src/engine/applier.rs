@@ -25,8 +25,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::engine::open::{INDEX_DIR, IndexSite};
+use crate::engine::open::IndexSite;
 use crate::engine::reclaim::Load;
+use crate::engine::renewal::Renewals;
 use crate::engine::replay::decode_row;
 use crate::engine::wait::{Reply, ReplyTo, Seen, Shared};
 use crate::env::{Clock, Fs};
@@ -153,6 +154,8 @@ pub(crate) enum Ask {
     Checkpoint { durable: Lsn, clean: bool, crowded: bool },
     /// What else keeps the oldest segment.
     Relocate { crowded: bool },
+    /// Build the index anew from the log; answered to the caller.
+    Rebuild { reply: ReplyTo },
 }
 
 /// What the applier tells the committer. Entries are exact as of an LSN.
@@ -187,6 +190,8 @@ pub(crate) enum Answer {
         /// Whether one more checkpoint lets segments go: both slots must do without them.
         result: Result<bool>,
     },
+    /// Another index on disk is in use: a checkpoint should name it.
+    Renewed,
     /// What must be carried to the log's end before its oldest segment can go.
     Relocate(Load),
 }
@@ -245,6 +250,7 @@ pub(crate) struct Applier {
     pub(crate) index_generation: u64,
     pub(crate) in_memory: bool,
     pub(crate) site: Arc<dyn IndexSite>,
+    pub(crate) renewals: Renewals,
     /// The segment in which each queue is defined.
     pub(crate) definitions: BTreeMap<QueueId, u32>,
     pub(crate) fs: Arc<dyn Fs>,
@@ -266,13 +272,18 @@ impl Applier {
         if self.since.is_some_and(|since| self.clock.boottime().saturating_sub(since) >= MAX_LAG) {
             self.bring_up();
         }
+        self.go_on_renewing();
         true
     }
 
     /// The thread's body.
     pub(crate) fn run(mut self) {
         while self.turn() {
-            let timeout = if self.since.is_some() { MAX_LAG } else { Duration::from_secs(60) };
+            let timeout = match self.since {
+                _ if self.index.is_renewing() => Duration::ZERO,
+                Some(_) => MAX_LAG,
+                None => Duration::from_secs(60),
+            };
             self.tasks.wait(timeout);
         }
     }
@@ -312,10 +323,10 @@ impl Applier {
         }
     }
 
-    /// The index failed: from now on one in memory, rebuilt from the log, takes its place. The next
-    /// open builds a new one on disk.
-    fn fall_back(&mut self, error: &crate::Error) {
-        tracing::error!(%error, "the index on disk failed; one in memory takes its place until the store is opened again");
+    /// The index failed: from now on one in memory, rebuilt from the log, takes its place, until a new one
+    /// on disk is made.
+    pub(crate) fn fall_back(&mut self, error: &crate::Error) {
+        tracing::error!(%error, "the index on disk failed; one in memory takes its place");
         let upto = self.fold_target();
         let rebuilt = Index::open(Box::new(MemKv::new()), self.shared.store)
             .and_then(|index| crate::engine::replay::rebuild_upto(&self.fs, &self.dir, index, upto, self.shared.seed));
@@ -384,10 +395,14 @@ impl Applier {
                 self.shared.space.note_reclaim(result.as_ref().err().map(ToString::to_string));
                 if result.is_ok() && !clean {
                     self.propose_relocation(crowded);
+                    self.renew_if_worth_it();
                 }
                 self.shared.answer(Answer::Checkpointed { lsn: as_of, result });
             }
             Ask::Relocate { crowded } => self.propose_relocation(crowded),
+            Ask::Rebuild { reply } => {
+                let _ = reply.send(self.rebuild().map(Reply::Rebuilt));
+            }
         }
     }
 
@@ -427,9 +442,7 @@ impl Applier {
             clock: self.index.clock(),
             clean: clean && self.index.applied() == durable,
         })?;
-        if !self.in_memory {
-            self.site.keep_only(&self.dir.join(INDEX_DIR), self.index_generation);
-        }
+        self.remove_old_generations();
         // Either slot may be the one that is read next: what both can do without may go.
         let removed = self.shared.segments.remove_before(self.checkpoint.first_segment())?;
         if removed > 0 {

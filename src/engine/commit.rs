@@ -243,6 +243,7 @@ impl Committer {
                     self.dead_fetched(token, as_of, entries, next);
                 }
                 Answer::Relocate(load) => self.plan_relocation(load),
+                Answer::Renewed => self.checkpoint.hurry = true,
                 Answer::Checkpointed { lsn, result } => self.checkpointed(lsn, result),
             }
         }
@@ -521,6 +522,7 @@ impl Committer {
                 | Command::QueueStats(_)
                 | Command::Queues
                 | Command::StoreStats
+                | Command::RebuildIndex
                 | Command::Sync
         )
     }

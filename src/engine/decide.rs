@@ -75,24 +75,14 @@ impl Committer {
             | Command::QueueStats(_)
             | Command::Queues
             | Command::StoreStats
+            | Command::RebuildIndex
             | Command::Sync => 0,
         }
     }
 
     /// Decides one request, or parks it.
     pub(crate) fn decide(&mut self, request: Request) {
-        let bound = self.bound(&request.command);
-        let refusal = if bound > MAX_PAYLOAD_LEN {
-            Some(Error::invalid(format!(
-                "the call would write {bound} bytes at once; at most {MAX_PAYLOAD_LEN} are allowed"
-            )))
-        } else if Self::command_writes(&request.command) {
-            let for_sends = self.group.send_refusal.as_ref().filter(|_| request.command.adds());
-            self.group.refusal.as_ref().or(for_sends).cloned()
-        } else {
-            None
-        };
-        if let Some(error) = refusal {
+        if let Some(error) = self.refusal(&request.command) {
             return self.group.reply(request.reply, Err(error), request.room);
         }
         let missing = self.missing(&request.command);
@@ -123,6 +113,7 @@ impl Committer {
                 let stats = Box::new(self.store_stats());
                 return self.group.ask(Ask::Stats { stats, reply });
             }
+            Command::RebuildIndex => return self.group.ask(Ask::Rebuild { reply }),
             Command::Sync => return self.group.sync_for(reply),
             Command::Redrive { queue, filter, max } => match self.queue_id(&queue) {
                 Ok(queue) => return self.start_redrive(queue, filter, max, reply),
@@ -149,6 +140,19 @@ impl Committer {
             self.require_sync();
         }
         self.group.reply(reply, result, room);
+    }
+
+    /// Why the command is refused whatever it is about.
+    fn refusal(&self, command: &Command) -> Option<Error> {
+        let bound = self.bound(command);
+        if bound > MAX_PAYLOAD_LEN {
+            let most = MAX_PAYLOAD_LEN;
+            return Some(Error::invalid(format!(
+                "the call would write {bound} bytes at once; at most {most} are allowed"
+            )));
+        }
+        let for_sends = self.group.send_refusal.as_ref().filter(|_| command.adds());
+        self.group.refusal.as_ref().or(for_sends).filter(|_| Self::command_writes(command)).cloned()
     }
 
     fn find(&self, receipt: &Receipt) -> Reply {

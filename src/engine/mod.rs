@@ -38,6 +38,7 @@ pub(crate) mod queues;
 pub(crate) mod receive;
 pub(crate) mod reclaim;
 pub(crate) mod redrive;
+pub(crate) mod renewal;
 pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod space;
@@ -58,7 +59,7 @@ struct SledSite(Env);
 
 impl IndexSite for SledSite {
     fn open(&self, dir: &Path, generation: u64) -> Result<Box<dyn Kv>> {
-        Ok(Box::new(SledKv::open(Arc::clone(&self.0.fs), &dir.join(generation.to_string()))?))
+        Ok(Box::new(SledKv::open_watched(Arc::clone(&self.0.fs), &dir.join(generation.to_string()))?))
     }
 
     fn keep_only(&self, dir: &Path, generation: u64) {

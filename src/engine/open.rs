@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use crate::engine::applier::{Applier, Fold, Tasks};
 use crate::engine::commit::Committer;
+use crate::engine::renewal::Renewals;
 use crate::engine::replay::{Failure, Replay, decode_row};
 use crate::engine::space::Space;
 use crate::engine::report::{IndexReport, OpenReport, RecoveryProgress, TornTail};
@@ -446,6 +447,7 @@ impl<'a> Recovery<'a> {
             index_generation: self.generation,
             in_memory,
             site: Arc::clone(&self.site.index),
+            renewals: Renewals::default(),
             definitions: definitions(&mut index)?,
             fs: Arc::clone(&env.fs),
             dir: self.dir.to_owned(),

@@ -32,6 +32,18 @@ pub enum IndexReport {
     },
 }
 
+/// What building the index anew from the log gave; see [`Store::rebuild_index`](crate::Store::rebuild_index).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct RebuildReport {
+    /// Messages in it.
+    pub messages: u64,
+    /// Whether the index that it replaces had the same messages.
+    pub agreed: bool,
+    /// The generation that is in use now.
+    pub generation: u64,
+}
+
 /// A last frame that was never acknowledged and was cut off.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]

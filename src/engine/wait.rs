@@ -26,6 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
 
 use crate::engine::applier::Answer;
 use crate::engine::space::Space;
+use crate::engine::report::RebuildReport;
 use crate::engine::stats::{QueueStats, StoreStats};
 use crate::env::store_clock::StoreClock;
 use crate::error::{Error, ErrorKind, Result};
@@ -106,6 +107,7 @@ pub(crate) enum Command {
     QueueStats(QueueName),
     Queues,
     StoreStats,
+    RebuildIndex,
     Sync,
 }
 
@@ -120,6 +122,7 @@ pub(crate) enum Reply {
     Seen(Vec<Seen>),
     Queues(Vec<QueueStats>),
     Store(Box<StoreStats>),
+    Rebuilt(RebuildReport),
     Durable(Lsn),
 }
 

@@ -19,8 +19,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::keys::{self, Lane, PageKey};
-use super::rows::{GROUP_LEN, MAX_PAGE_LEN, encode_meta, encode_opaque, encode_page, encode_uses};
-use super::{Batch, Index, MAX_VALUE_LEN, Purge, mix, mix_id, rows};
+use super::kv::{Row, Writes};
+use super::rows::{GROUP_LEN, MAX_PAGE_LEN, Stamp, encode_meta, encode_opaque, encode_page, encode_uses};
+use super::{Batch, Index, MAX_VALUE_LEN, Purge, mix, mix_id};
 use crate::error::{Error, Result};
 use crate::types::{Entry, MessageId, Place};
 
@@ -42,7 +43,7 @@ struct Merged {
 /// Small rows to write, and which groups of segments changed.
 #[derive(Default)]
 struct Small {
-    writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    writes: Vec<Row>,
     groups: BTreeSet<u32>,
 }
 
@@ -90,33 +91,30 @@ impl Index {
         let mut writes = small.writes;
         let pages = std::mem::take(&mut self.pending);
         writes.extend(pages.into_iter().map(|(key, row)| (key.encode(), row)));
-        let meta = rows::Meta {
-            store: self.store,
-            applied: self.applied,
-            clock: self.clock,
-            live: self.live,
-            hash: self.hash,
-            rows: self.row_sum,
-        };
-        writes.push((keys::META.to_vec(), Some(encode_meta(&meta))));
-        self.kv.commit(&writes)
+        writes.push((keys::META.to_vec(), Some(encode_meta(&self.meta()))));
+        self.kv.commit(&writes)?;
+        self.written_len += len_of(&writes);
+        self.follow(writes);
+        Ok(())
     }
 
-    fn put_small(&mut self, small: &mut Small, key: Vec<u8>, row: Option<(Vec<u8>, u32)>) {
-        let check = row.as_ref().map(|(_, check)| *check);
-        let old = match check {
-            Some(check) => self.small.insert(key.clone(), check),
+    fn put_small(&mut self, small: &mut Small, key: Vec<u8>, row: Option<(Vec<u8>, Stamp)>) {
+        let stamp = row.as_ref().map(|(_, stamp)| *stamp);
+        let old = match stamp {
+            Some(stamp) => self.small.insert(key.clone(), stamp),
             None => self.small.remove(&key),
         };
-        self.move_sum(old, check);
+        self.move_sum(old, stamp);
         if old.is_some() || row.is_some() {
             small.writes.push((key, row.map(|(row, _)| row)));
         }
     }
 
-    fn move_sum(&mut self, old: Option<u32>, new: Option<u32>) {
-        let sum = |check: Option<u32>| check.map_or(0, |check| mix(check.into()));
+    fn move_sum(&mut self, old: Option<Stamp>, new: Option<Stamp>) {
+        let sum = |stamp: Option<Stamp>| stamp.map_or(0, |stamp| mix(stamp.check.into()));
+        let len = |stamp: Option<Stamp>| stamp.map_or(0, |stamp| u64::from(stamp.len));
         self.row_sum = self.row_sum.wrapping_sub(sum(old)).wrapping_add(sum(new));
+        self.rows_len = self.rows_len + len(new) - len(old);
     }
 
     fn purge(&mut self, purge: &Purge, small: &mut Small) -> Result<()> {
@@ -252,7 +250,7 @@ impl Index {
     fn put_page(&mut self, key: PageKey, entries: Vec<Entry>) {
         let (row, meta) = encode_page(key, &key.encode(), &entries, self.asked.settled, self.seed);
         let old = self.directory.put(key, meta);
-        self.move_sum(old.map(|old| old.check), Some(meta.check));
+        self.move_sum(old.map(|old| old.stamp), Some(meta.stamp));
         self.cache.put(key, Arc::new(entries));
         self.pending.insert(key, Some(row));
     }
@@ -261,7 +259,7 @@ impl Index {
         self.cache.remove(key);
         // A page that is not in the directory has no row: it was to get one in this batch at most.
         if let Some(old) = self.directory.remove(key) {
-            self.move_sum(Some(old.check), None);
+            self.move_sum(Some(old.stamp), None);
             self.pending.insert(key, None);
         }
     }
@@ -291,6 +289,12 @@ impl Index {
             small.groups.insert(segment / GROUP_LEN);
         }
     }
+}
+
+/// Bytes of these rows.
+fn len_of(writes: &Writes) -> u64 {
+    let len = |(key, row): &Row| (key.len() + row.as_ref().map_or(0, Vec::len)) as u64;
+    writes.iter().map(len).sum()
 }
 
 /// The segments an entry needs: segment, 1 if it was not named before, bytes.

@@ -1,7 +1,7 @@
-//! What is known of every page without reading it: in memory, about 64 bytes a page.
+//! What is known of every page without reading it: in memory, about 72 bytes a page.
 //!
 //! # Invariants
-//! `count`, `dead`, `held` and the range of `visible_at` are exact. `min_event` may be too early, never
+//! `count`, `dead`, `held`, `min_segment` and the range of `visible_at` are exact. `min_event` may be too early, never
 //! too late: a page is at worst read for nothing.
 //!
 //! # Not here
@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 
 use super::keys::{Lane, PageKey};
+use super::rows::Stamp;
 use crate::types::{Entry, MessageId, Phase, QueueId, Timestamp};
 
 /// Which delays count as past: the frame of reference of [`event_of`].
@@ -40,8 +41,9 @@ pub(super) struct PageMeta {
     pub(super) count: u16,
     pub(super) dead: u16,
     pub(super) held: u16,
-    /// The checksum at the end of the page's row: which version of the row is the right one.
-    pub(super) check: u32,
+    pub(super) stamp: Stamp,
+    /// The lowest segment of the log that any entry's body or detail stands in; `MAX` when there is none.
+    pub(super) min_segment: u32,
     /// Over the entries that are not dead; `MAX` and `ZERO` when there are none.
     pub(super) min_visible: Timestamp,
     pub(super) max_visible: Timestamp,
@@ -55,13 +57,17 @@ impl PageMeta {
             count: 0,
             dead: 0,
             held: 0,
-            check: 0,
+            stamp: Stamp::default(),
+            min_segment: u32::MAX,
             min_visible: Timestamp::MAX,
             max_visible: Timestamp::ZERO,
             min_event: Timestamp::MAX,
         };
         for entry in entries {
             meta.count += 1;
+            for record in [entry.body, entry.detail].into_iter().filter(|record| record.is_some()) {
+                meta.min_segment = meta.min_segment.min(record.segment);
+            }
             match entry.phase {
                 Phase::Dead => {
                     meta.dead += 1;
@@ -79,9 +85,10 @@ impl PageMeta {
         meta
     }
 
-    /// Whether the counts and the range of `visible_at` are those of `other`.
+    /// Whether all that is exact is as in `other`.
     pub(super) fn agrees_with(&self, other: &Self) -> bool {
-        let facts = |meta: &Self| (meta.count, meta.dead, meta.held, meta.min_visible, meta.max_visible);
+        let facts =
+            |meta: &Self| (meta.count, meta.dead, meta.held, meta.min_segment, meta.min_visible, meta.max_visible);
         facts(self) == facts(other)
     }
 

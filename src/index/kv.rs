@@ -9,8 +9,11 @@ use crate::error::Result;
 /// that it never syncs.
 pub(crate) const MAX_VALUE_LEN: usize = 100 * 1024;
 
-/// What [`Kv::commit`] is given: keys with their new values, `None` to remove. No key stands twice.
-pub(crate) type Writes = [(Vec<u8>, Option<Vec<u8>>)];
+/// A key with its new value, `None` to remove it.
+pub(crate) type Row = (Vec<u8>, Option<Vec<u8>>);
+
+/// What [`Kv::commit`] is given. No key stands twice.
+pub(crate) type Writes = [Row];
 
 /// An ordered map of byte strings. It may lose what was committed since the last
 /// [`sync`](Self::sync), but only whole commits, and only a suffix of them.

@@ -20,6 +20,8 @@ struct State {
     undo: Option<Vec<Commit>>,
     /// Commits and syncs that still succeed; `None` for all.
     succeed: Option<usize>,
+    /// Bytes committed to a [`MemDisk`]: like sled it gives nothing back.
+    written_len: u64,
 }
 
 /// Keys with the values they had.
@@ -80,6 +82,7 @@ impl Kv for MemKv {
         for (key, value) in writes {
             let old = state.put(key, value.as_ref());
             if state.undo.is_some() {
+                state.written_len += value.as_ref().map_or(0, |value| (key.len() + value.len()) as u64);
                 undo.push((key.clone(), old));
             }
         }
@@ -99,7 +102,7 @@ impl Kv for MemKv {
     }
 
     fn len_on_disk(&self) -> u64 {
-        0
+        self.state().written_len
     }
 }
 

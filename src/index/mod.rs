@@ -23,7 +23,7 @@
 //! None: the applier owns the index and makes every call.
 //!
 //! # Not here
-//! What a record does to a message, and when to rebuild: the engine.
+//! What a record does to a message, and when to rebuild or to renew: the engine.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,10 +35,12 @@ mod keys;
 mod kv;
 mod mem;
 mod query;
+mod renew;
 mod rows;
 mod sled;
 #[cfg(test)]
 mod tests;
+mod watched;
 
 pub(crate) use kv::{Kv, MAX_VALUE_LEN};
 #[cfg(any(test, feature = "testing"))]
@@ -49,6 +51,8 @@ pub(crate) use sled::SledKv;
 use self::cache::{Cache, Page};
 use self::directory::{Directory, PageMeta, Settled};
 use self::keys::{Key, PageKey};
+use self::renew::Renewal;
+use self::rows::Stamp;
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{Entry, Lsn, MessageId, Place, QueueId, StoreId, Timestamp};
 
@@ -145,14 +149,18 @@ pub(crate) struct Index {
     hash: u64,
     /// Sum of the mixed checksums of all rows but the meta row.
     row_sum: u64,
+    /// Sum of the lengths of the same rows.
+    rows_len: u64,
+    written_len: u64,
     uses: BTreeMap<u32, SegmentUse>,
-    /// The checksums of the rows that are no pages.
-    small: BTreeMap<Vec<u8>, u32>,
+    /// The rows that are no pages.
+    small: BTreeMap<Vec<u8>, Stamp>,
     directory: Directory,
     cache: Cache,
     asked: Asked,
     /// Rows of the batch that is being applied; empty between batches.
     pending: BTreeMap<PageKey, Option<Vec<u8>>>,
+    renewal: Option<Renewal>,
     /// Why the index cannot be used any more.
     broken: Option<Error>,
 }
@@ -164,57 +172,40 @@ impl Index {
     /// # Errors
     /// [`Corrupt`](ErrorKind::Corrupt) when the rows are another store's, or any of them is damaged,
     /// missing or too many; else what `kv` answers.
-    pub(crate) fn open(kv: Box<dyn Kv>, store: StoreId) -> Result<Self> {
-        let mut index = Self {
+    pub(crate) fn open(mut kv: Box<dyn Kv>, store: StoreId) -> Result<Self> {
+        let (meta, loaded) = load(&mut *kv, store)?;
+        Ok(Self {
             kv,
             store,
             seed: store.seed(),
-            applied: Lsn::ZERO,
-            clock: Timestamp::ZERO,
-            live: 0,
-            hash: 0,
-            row_sum: 0,
-            uses: BTreeMap::new(),
-            small: BTreeMap::new(),
-            directory: Directory::default(),
+            applied: meta.applied,
+            clock: meta.clock,
+            live: meta.live,
+            hash: meta.hash,
+            row_sum: meta.rows,
+            rows_len: loaded.rows_len,
+            written_len: 0,
+            uses: loaded.uses,
+            small: loaded.small,
+            directory: Directory::new(loaded.pages),
             cache: Cache::default(),
-            asked: Asked { settled: Settled(Timestamp::ZERO), from: None },
+            asked: Asked { settled: Settled(meta.clock), from: None },
             pending: BTreeMap::new(),
+            renewal: None,
             broken: None,
-        };
-        index.load_rows()?;
-        Ok(index)
+        })
     }
 
-    fn load_rows(&mut self) -> Result<()> {
-        let expected = match self.kv.get(&keys::META)? {
-            Some(row) => rows::decode_meta(&row).map_err(|_| corrupt("the meta row is damaged"))?,
-            None => {
-                rows::Meta { store: self.store, applied: Lsn::ZERO, clock: Timestamp::ZERO, live: 0, hash: 0, rows: 0 }
-            }
-        };
-        if expected.store != self.store {
-            return Err(corrupt(format!("it belongs to store {}, not to {}", expected.store, self.store)));
+    /// The meta row as of now.
+    fn meta(&self) -> rows::Meta {
+        rows::Meta {
+            store: self.store,
+            applied: self.applied,
+            clock: self.clock,
+            live: self.live,
+            hash: self.hash,
+            rows: self.row_sum,
         }
-        let mut loading = Loading { seed: self.seed, ..Loading::default() };
-        let mut result = Ok(());
-        self.kv.scan(&keys::LOWEST, &keys::HIGHEST, &mut |key, row| {
-            result = loading.row(key, row);
-            result.is_ok()
-        })?;
-        result?;
-        if (loading.live, loading.row_sum) != (expected.live, expected.rows) {
-            return Err(corrupt(format!(
-                "its rows hold {} messages and do not add up to the {} of the meta row",
-                loading.live, expected.live
-            )));
-        }
-        (self.applied, self.clock) = (expected.applied, expected.clock);
-        (self.live, self.hash, self.row_sum) = (expected.live, expected.hash, expected.rows);
-        (self.uses, self.small) = (loading.uses, loading.small);
-        self.directory = Directory::new(loading.pages);
-        self.asked = Asked { settled: Settled(self.clock), from: None };
-        Ok(())
     }
 
     /// The newest LSN whose effect is in the index.
@@ -258,7 +249,8 @@ impl Index {
         self.directory.len() + self.small.len() + 1
     }
 
-    fn usable(&self) -> Result<()> {
+    /// The error because of which every further call fails, if there was one.
+    pub(crate) fn usable(&self) -> Result<()> {
         self.broken.clone().map_or(Ok(()), Err)
     }
 
@@ -279,9 +271,28 @@ impl Index {
         found.ok_or_else(|| Self::bad_page(key, "is missing"))
     }
 
-    fn check_page(&self, key: PageKey, check: u32) -> Result<()> {
+    /// Rows that are next to each other, by their keys and stamps; in one scan, because each call of the store
+    /// under the index has its price.
+    fn neighbours(&mut self, stamps: &[(Vec<u8>, Stamp)]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let [(first, _), ..] = stamps else { return Ok(Vec::new()) };
+        let end = stamps.last().map_or_else(Vec::new, |(last, _)| [last.as_slice(), &[0]].concat());
+        let mut rows = Vec::with_capacity(stamps.len());
+        self.kv.scan(first, &end, &mut |key, row| {
+            rows.push((key.to_vec(), row.to_vec()));
+            rows.len() <= stamps.len()
+        })?;
+        let is_right = |((key, row), (wanted, stamp)): (&(Vec<u8>, Vec<u8>), &(Vec<u8>, Stamp))| {
+            key == wanted && rows::decode_opaque(key, row, self.seed).is_ok_and(|(_, found)| found == *stamp)
+        };
+        if rows.len() == stamps.len() && rows.iter().zip(stamps).all(is_right) {
+            return Ok(rows);
+        }
+        Err(corrupt(format!("a row from {first:02x?} on is damaged, missing or too many")))
+    }
+
+    fn check_page(&self, key: PageKey, stamp: Stamp) -> Result<()> {
         match self.directory.get(key) {
-            Some(meta) if meta.check == check => Ok(()),
+            Some(meta) if meta.stamp == stamp => Ok(()),
             _ => Err(Self::bad_page(key, "is out of date")),
         }
     }
@@ -308,47 +319,76 @@ impl Index {
         let row = self.page_row(key, &key_bytes)?;
         let (meta, entries) = rows::decode_page(key, &key_bytes, &row, self.seed)
             .map_err(|rows::Bad| Self::bad_page(key, "is damaged"))?;
-        self.check_page(key, meta.check)?;
+        self.check_page(key, meta.stamp)?;
         Ok(entries)
     }
 }
 
-/// What [`Index::load_rows`] gathers.
+/// Reads all rows of `kv`, which must be those of `store` and add up to the meta row.
+fn load(kv: &mut dyn Kv, store: StoreId) -> Result<(rows::Meta, Loading)> {
+    let meta = match kv.get(&keys::META)? {
+        Some(row) => rows::decode_meta(&row).map_err(|_| corrupt("the meta row is damaged"))?,
+        None => rows::Meta { store, applied: Lsn::ZERO, clock: Timestamp::ZERO, live: 0, hash: 0, rows: 0 },
+    };
+    if meta.store != store {
+        return Err(corrupt(format!("it belongs to store {}, not to {store}", meta.store)));
+    }
+    let mut loading = Loading { seed: store.seed(), ..Loading::default() };
+    let mut result = Ok(());
+    kv.scan(&keys::LOWEST, &keys::HIGHEST, &mut |key, row| {
+        result = loading.row(key, row);
+        result.is_ok()
+    })?;
+    result?;
+    if (loading.live, loading.row_sum) != (meta.live, meta.rows) {
+        return Err(corrupt(format!(
+            "its rows hold {} messages and do not add up to the {} of the meta row",
+            loading.live, meta.live
+        )));
+    }
+    Ok((meta, loading))
+}
+
+/// What [`load`] gathers.
 #[derive(Default)]
 struct Loading {
     seed: u32,
     pages: Vec<(PageKey, PageMeta)>,
     uses: BTreeMap<u32, SegmentUse>,
-    small: BTreeMap<Vec<u8>, u32>,
+    small: BTreeMap<Vec<u8>, Stamp>,
     live: u64,
     row_sum: u64,
+    rows_len: u64,
 }
 
 impl Loading {
     fn row(&mut self, key: &[u8], row: &[u8]) -> Result<()> {
-        let check = self.take(key, row).map_err(|rows::Bad| corrupt(format!("the row {key:02x?} is damaged")))?;
-        self.row_sum = self.row_sum.wrapping_add(check.map_or(0, |check| mix(check.into())));
+        let stamp = self.take(key, row).map_err(|rows::Bad| corrupt(format!("the row {key:02x?} is damaged")))?;
+        if let Some(stamp) = stamp {
+            self.row_sum = self.row_sum.wrapping_add(mix(stamp.check.into()));
+            self.rows_len += u64::from(stamp.len);
+        }
         Ok(())
     }
 
-    /// Takes one row in; returns its checksum when it counts towards the sum.
-    fn take(&mut self, key: &[u8], row: &[u8]) -> Result<Option<u32>, rows::Bad> {
-        let check = match Key::decode(key)? {
+    /// Takes one row in; returns its stamp when it counts towards the sums.
+    fn take(&mut self, key: &[u8], row: &[u8]) -> Result<Option<Stamp>, rows::Bad> {
+        let stamp = match Key::decode(key)? {
             Key::Meta => return Ok(None),
             Key::Page(page) => {
                 let meta = rows::decode_page_meta(key, row, self.seed)?;
                 self.live += u64::from(meta.count);
                 self.pages.push((page, meta));
-                return Ok(Some(meta.check));
+                return Ok(Some(meta.stamp));
             }
             Key::Queue(_) => rows::decode_opaque(key, row, self.seed)?.1,
             Key::Segments(group) => {
-                let (uses, check) = rows::decode_uses(key, row, group, self.seed)?;
+                let (uses, stamp) = rows::decode_uses(key, row, group, self.seed)?;
                 self.uses.extend(uses);
-                check
+                stamp
             }
         };
-        self.small.insert(key.to_vec(), check);
-        Ok(Some(check))
+        self.small.insert(key.to_vec(), stamp);
+        Ok(Some(stamp))
     }
 }

@@ -12,7 +12,7 @@ use super::directory::{PageMeta, event_of};
 use super::keys::{self, HIGHEST, Key, Lane, PageKey};
 use super::{Counts, Index, corrupt, rows};
 use crate::error::Result;
-use crate::types::{Entry, MessageId, QueueId, State, Timestamp};
+use crate::types::{Entry, MessageId, Position, QueueId, State, Timestamp};
 
 /// Most pages that one [`Index::scan`] reads.
 const MAX_SCAN_PAGES: usize = 64;
@@ -77,9 +77,9 @@ impl Index {
             None => {
                 let key_bytes = key.encode();
                 let row = self.page_row(key, &key_bytes)?;
-                let (check, holds) = rows::page_holds(key, &key_bytes, &row, id, self.seed)
+                let (stamp, holds) = rows::page_holds(key, &key_bytes, &row, id, self.seed)
                     .map_err(|rows::Bad| Self::bad_page(key, "is damaged"))?;
-                self.check_page(key, check)?;
+                self.check_page(key, stamp)?;
                 if !holds {
                     return Ok(None);
                 }
@@ -184,7 +184,7 @@ impl Index {
             return Err(corrupt("a page is missing or damaged"));
         }
         for (key, meta) in heads {
-            self.check_page(key, meta.check)?;
+            self.check_page(key, meta.stamp)?;
             self.directory.set_min_event(key, meta.min_event);
         }
         Ok(())
@@ -206,16 +206,26 @@ impl Index {
         self.each_page(|_| true, visit)
     }
 
-    /// Up to `max` messages whose body or detail stands in this segment of the log.
-    pub(crate) fn in_segment(&mut self, segment: u32, max: usize, _max_len: u64) -> Result<Vec<Entry>> {
+    /// Messages whose body or detail stands in this segment of the log: up to `max`, with records of up to
+    /// `max_len` bytes in all, at least one. Meant for the oldest segment in use: pages without a record there
+    /// or in an older one are not read.
+    pub(crate) fn in_segment(&mut self, segment: u32, max: usize, max_len: u64) -> Result<Vec<Entry>> {
         self.usable()?;
-        let mut found = Vec::new();
-        let mut next = self.directory.pages_from(PageKey::MIN).next().map(|(key, _)| key);
+        let wanted = |(key, meta): (PageKey, &PageMeta)| (meta.min_segment <= segment).then_some(key);
+        let (mut found, mut len) = (Vec::new(), 0);
+        let mut next = self.directory.pages_from(PageKey::MIN).find_map(wanted);
         while let Some(key) = next.filter(|_| found.len() < max) {
             let page = self.page(key, false);
-            let here = |entry: &&Entry| entry.body.segment == segment || entry.detail.segment == segment;
-            found.extend(self.note(page)?.iter().filter(here).take(max - found.len()));
-            next = self.directory.pages_from(key).nth(1).map(|(key, _)| key);
+            let here = |record: Position| record.is_some() && record.segment == segment;
+            for entry in self.note(page)?.iter().filter(|entry| here(entry.body) || here(entry.detail)) {
+                let records = [Some(entry.body), Some(entry.detail).filter(|detail| *detail != entry.body)];
+                len += records.into_iter().flatten().map(|record| u64::from(record.len)).sum::<u64>();
+                if found.len() >= max || (len > max_len && !found.is_empty()) {
+                    return Ok(found);
+                }
+                found.push(*entry);
+            }
+            next = self.directory.pages_from(key).skip(1).find_map(wanted);
         }
         Ok(found)
     }
@@ -300,21 +310,22 @@ impl Index {
     /// All queues with the bytes that the engine gave.
     pub(crate) fn queues(&mut self) -> Result<Vec<(QueueId, Vec<u8>)>> {
         self.usable()?;
-        let queues = self.small.keys().filter_map(|key| match Key::decode(key) {
-            Ok(Key::Queue(queue)) => Some(queue),
-            _ => None,
-        });
-        let queues: Vec<_> = queues.collect();
-        let read = queues.into_iter().map(|queue| Ok((queue, self.queue_row(queue)?))).collect();
+        let read = self.queue_rows();
         self.note(read)
     }
 
-    fn queue_row(&mut self, queue: QueueId) -> Result<Vec<u8>> {
-        let key = keys::queue(queue);
-        let bad = || corrupt(format!("the row of queue {queue} is missing or damaged"));
-        let row = self.kv.get(&key)?.ok_or_else(bad)?;
-        let (bytes, check) = rows::decode_opaque(&key, &row, self.seed).map_err(|rows::Bad| bad())?;
-        if self.small.get(&key) == Some(&check) { Ok(bytes.to_vec()) } else { Err(bad()) }
+    fn queue_rows(&mut self) -> Result<Vec<(QueueId, Vec<u8>)>> {
+        let stamps = self.small.range(keys::queue(QueueId(0))..keys::segments(0));
+        let stamps: Vec<_> = stamps.map(|(key, stamp)| (key.clone(), *stamp)).collect();
+        let mut queues = Vec::with_capacity(stamps.len());
+        for (key, row) in self.neighbours(&stamps)? {
+            if let (Ok(Key::Queue(queue)), Ok((bytes, _))) =
+                (Key::decode(&key), rows::decode_opaque(&key, &row, self.seed))
+            {
+                queues.push((queue, bytes.to_vec()));
+            }
+        }
+        Ok(queues)
     }
 }
 

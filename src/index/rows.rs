@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! row       version u8 │ content │ crc u32 (over key, version, content; seeded with the store)
-//! page      count │ dead │ held │ min_visible u64 │ max_visible u64 │ min_event u64 │ ids │ entries
+//! page      count │ dead │ held │ min_segment │ min_visible u64 │ max_visible u64 │ min_event u64 │
+//!           ids │ entries
 //! id        distance to the id before, less one; the first: distance to the key's first id
 //! entry     flags │ sent_at │ [visible_at] │ [expires_at] │ [epoch │ receive_count │ attempts │
 //!           first_received_at │ received_at] │ [segment] │ offset │ len │ [lsn] │ [origin] │ [detail]
@@ -34,7 +35,8 @@ pub(super) const MAX_PAGE_LEN: usize = 256;
 /// Segments whose uses share a row.
 pub(super) const GROUP_LEN: u32 = 256;
 
-const VERSION: u8 = 1;
+/// Version 1 did not name the lowest segment. An index of another version is damaged like any other, and rebuilt.
+const VERSION: u8 = 2;
 const CRC_LEN: usize = 4;
 
 /// A row whose bytes are not what was written.
@@ -53,6 +55,22 @@ impl From<std::num::TryFromIntError> for Bad {
     }
 }
 
+/// What is remembered of a row without its bytes: which version is the right one, and how long it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Stamp {
+    /// The checksum at the end of the row.
+    pub(super) check: u32,
+    /// Bytes of the key and the row.
+    pub(super) len: u32,
+}
+
+impl Stamp {
+    fn new(key: &[u8], row: &[u8], check: u32) -> Self {
+        // A row that is written is never as long as that.
+        Self { check, len: u32::try_from(key.len() + row.len()).unwrap_or(u32::MAX) }
+    }
+}
+
 /// Begins a row; the content is appended, then [`seal`].
 fn begin(capacity: usize) -> Vec<u8> {
     let mut row = Vec::with_capacity(capacity + CRC_LEN + 1);
@@ -60,34 +78,36 @@ fn begin(capacity: usize) -> Vec<u8> {
     row
 }
 
-/// Ends a row and returns its checksum.
-fn seal(key: &[u8], mut row: Vec<u8>, seed: u32) -> (Vec<u8>, u32) {
+/// Ends a row.
+fn seal(key: &[u8], mut row: Vec<u8>, seed: u32) -> (Vec<u8>, Stamp) {
     let check = crc(seed, &[key, &row]);
     row.extend_from_slice(&check.to_le_bytes());
-    (row, check)
+    let stamp = Stamp::new(key, &row, check);
+    (row, stamp)
 }
 
-/// The content of a row and its checksum, which was found to be right.
-fn unseal<'a>(key: &[u8], row: &'a [u8], seed: u32) -> Result<(Reader<'a>, u32), Bad> {
+/// The content of a row whose checksum was found to be right.
+fn unseal<'a>(key: &[u8], row: &'a [u8], seed: u32) -> Result<(Reader<'a>, Stamp), Bad> {
     let (sealed, check) = row.split_last_chunk::<CRC_LEN>().ok_or(Bad)?;
     let check = u32::from_le_bytes(*check);
     if crc(seed, &[key, sealed]) != check {
         return Err(Bad);
     }
     let mut reader = Reader::new(sealed);
-    if reader.u8()? == VERSION { Ok((reader, check)) } else { Err(Bad) }
+    if reader.u8()? == VERSION { Ok((reader, Stamp::new(key, row, check))) } else { Err(Bad) }
 }
 
-/// A row whose content means nothing to the index: the value and the checksum.
-pub(super) fn encode_opaque(key: &[u8], content: &[u8], seed: u32) -> (Vec<u8>, u32) {
+/// A row whose content means nothing to the index.
+pub(super) fn encode_opaque(key: &[u8], content: &[u8], seed: u32) -> (Vec<u8>, Stamp) {
     let mut row = begin(content.len());
     row.extend_from_slice(content);
     seal(key, row, seed)
 }
 
-pub(super) fn decode_opaque<'a>(key: &[u8], row: &'a [u8], seed: u32) -> Result<(&'a [u8], u32), Bad> {
-    let (mut reader, check) = unseal(key, row, seed)?;
-    Ok((reader.bytes(reader.remaining())?, check))
+/// The content of any row but the meta row.
+pub(super) fn decode_opaque<'a>(key: &[u8], row: &'a [u8], seed: u32) -> Result<(&'a [u8], Stamp), Bad> {
+    let (mut reader, stamp) = unseal(key, row, seed)?;
+    Ok((reader.bytes(reader.remaining())?, stamp))
 }
 
 /// What stands once in the index.
@@ -130,7 +150,7 @@ pub(super) fn encode_uses<'a>(
     key: &[u8],
     uses: impl Iterator<Item = (&'a u32, &'a SegmentUse)>,
     seed: u32,
-) -> (Vec<u8>, u32) {
+) -> (Vec<u8>, Stamp) {
     let mut row = begin(64);
     for (segment, used) in uses {
         let [low, ..] = segment.to_le_bytes();
@@ -146,8 +166,8 @@ pub(super) fn decode_uses(
     row: &[u8],
     group: u32,
     seed: u32,
-) -> Result<(BTreeMap<u32, SegmentUse>, u32), Bad> {
-    let (mut reader, check) = unseal(key, row, seed)?;
+) -> Result<(BTreeMap<u32, SegmentUse>, Stamp), Bad> {
+    let (mut reader, stamp) = unseal(key, row, seed)?;
     let mut uses = BTreeMap::new();
     let base = group.checked_mul(GROUP_LEN).ok_or(Bad)?;
     while reader.remaining() > 0 {
@@ -157,7 +177,7 @@ pub(super) fn decode_uses(
             return Err(Bad);
         }
     }
-    Ok((uses, check))
+    Ok((uses, stamp))
 }
 
 const VISIBLE: u64 = 1;
@@ -314,7 +334,7 @@ fn get_entry(reader: &mut Reader<'_>, near: &Near, page: PageKey, id: MessageId)
     })
 }
 
-/// A page's row, and its meta data with the row's checksum. `entries` are 1 to [`MAX_PAGE_LEN`], all of
+/// A page's row, and its meta data with the row's stamp. `entries` are 1 to [`MAX_PAGE_LEN`], all of
 /// the key's lane, in order of id, none below the key's first id.
 pub(super) fn encode_page(
     key: PageKey,
@@ -329,6 +349,7 @@ pub(super) fn encode_page(
     for count in [meta.count, meta.dead, meta.held] {
         put_varint(&mut row, count.into());
     }
+    put_varint(&mut row, meta.min_segment.into());
     for time in [meta.min_visible, meta.max_visible, meta.min_event] {
         row.extend_from_slice(&time.0.to_le_bytes());
     }
@@ -342,22 +363,23 @@ pub(super) fn encode_page(
         put_entry(&mut row, &near, entry);
         near.step(entry);
     }
-    let (row, check) = seal(key_bytes, row, seed);
-    meta.check = check;
+    let (row, stamp) = seal(key_bytes, row, seed);
+    meta.stamp = stamp;
     (row, meta)
 }
 
 /// The front of a page's row: its meta data, and the reader where the ids begin.
 fn read_head<'a>(key: &[u8], row: &'a [u8], seed: u32) -> Result<(PageMeta, Reader<'a>), Bad> {
-    let (mut reader, check) = unseal(key, row, seed)?;
+    let (mut reader, stamp) = unseal(key, row, seed)?;
     let mut count = || reader.varint().map_err(Bad::from).and_then(|n| Ok(u16::try_from(n)?));
     let (count, dead, held) = (count()?, count()?, count()?);
+    let min_segment = u32::try_from(reader.varint()?)?;
     let mut time = || reader.u64().map(Timestamp);
     let (min_visible, max_visible, min_event) = (time()?, time()?, time()?);
     if !(1..=MAX_PAGE_LEN).contains(&count.into()) || dead.checked_add(held).is_none_or(|sum| sum > count) {
         return Err(Bad);
     }
-    Ok((PageMeta { count, dead, held, check, min_visible, max_visible, min_event }, reader))
+    Ok((PageMeta { count, dead, held, stamp, min_segment, min_visible, max_visible, min_event }, reader))
 }
 
 /// A page's meta data; of the rest only the checksum is looked at.
@@ -376,17 +398,17 @@ fn read_ids(reader: &mut Reader<'_>, key: PageKey, count: u16) -> Result<Vec<Mes
     Ok(ids)
 }
 
-/// A page's checksum, and whether it holds `id`: much cheaper than decoding it.
+/// A page's stamp, and whether it holds `id`: much cheaper than decoding it.
 pub(super) fn page_holds(
     key: PageKey,
     key_bytes: &[u8],
     row: &[u8],
     id: MessageId,
     seed: u32,
-) -> Result<(u32, bool), Bad> {
+) -> Result<(Stamp, bool), Bad> {
     let (meta, mut reader) = read_head(key_bytes, row, seed)?;
     let ids = read_ids(&mut reader, key, meta.count)?;
-    Ok((meta.check, ids.binary_search(&id).is_ok()))
+    Ok((meta.stamp, ids.binary_search(&id).is_ok()))
 }
 
 /// A page's meta data and all its entries.
@@ -513,8 +535,8 @@ mod tests {
             prop_assert_eq!(decode_page_meta(&bytes, &row, SEED), Ok(meta));
             prop_assert_eq!(decode_page(key, &bytes, &row, SEED), Ok((meta, entries.clone())));
             let last = entries[entries.len() - 1].id;
-            prop_assert_eq!(page_holds(key, &bytes, &row, last, SEED), Ok((meta.check, true)));
-            prop_assert_eq!(page_holds(key, &bytes, &row, MessageId(last.0 + 1), SEED), Ok((meta.check, false)));
+            prop_assert_eq!(page_holds(key, &bytes, &row, last, SEED), Ok((meta.stamp, true)));
+            prop_assert_eq!(page_holds(key, &bytes, &row, MessageId(last.0 + 1), SEED), Ok((meta.stamp, false)));
         }
 
         #[test]
@@ -522,7 +544,7 @@ mod tests {
             let key = key(5);
             let bytes = key.encode();
             // With a right head, the random bytes are taken for ids and entries.
-            let mut all = if head { [&[3, 0, 0][..], &[0; 24]].concat() } else { vec![] };
+            let mut all = if head { [&[3, 0, 0, 0][..], &[0; 24]].concat() } else { vec![] };
             all.extend(content);
             let (row, _) = encode_opaque(&bytes, &all, SEED);
             let _ = decode_page(key, &bytes, &row, SEED);
@@ -566,8 +588,8 @@ mod tests {
         let uses: BTreeMap<_, _> =
             [(256, SegmentUse { messages: 1, bytes: 2 }), (511, SegmentUse { messages: u64::MAX, bytes: 0 })].into();
         let key = keys::segments(1);
-        let (row, check) = encode_uses(&key, uses.iter(), SEED);
-        assert_eq!(decode_uses(&key, &row, 1, SEED), Ok((uses, check)));
+        let (row, stamp) = encode_uses(&key, uses.iter(), SEED);
+        assert_eq!(decode_uses(&key, &row, 1, SEED), Ok((uses, stamp)));
         let key = keys::segments(u32::MAX / GROUP_LEN);
         let (row, _) = encode_uses(&key, [(&u32::MAX, &SegmentUse::default())].into_iter(), SEED);
         assert!(decode_uses(&key, &row, u32::MAX / GROUP_LEN, SEED).is_ok());

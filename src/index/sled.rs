@@ -11,19 +11,24 @@
 //! may hang, and a lock it holds is one of a directory that is never used again.
 //!
 //! # Locking
-//! One process-wide lock inside sled serves all its databases; so all calls come from one thread.
+//! One process-wide lock inside sled serves all its databases. So an index makes one call at a time, and after
+//! one that hung, sled is never opened again in this process: the lock may be held for ever.
 //!
 //! # Not here
-//! The watchdog over a call that never returns: the engine.
+//! How a call that never returns is told from a slow one: `watched.rs`.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use ::sled::transaction::TransactionError;
 use ::sled::{Config, Db, IVec, Mode};
 
 use super::kv::{Kv, MAX_VALUE_LEN, Writes};
+use super::watched::Watched;
 use crate::env::{Fs, TryLock};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -33,6 +38,11 @@ const CACHE_LEN: u64 = 32 * 1024 * 1024;
 const SEGMENT_LEN: usize = 2 * 1024 * 1024;
 /// About half a second, when nothing else wants the processor.
 const MAX_LOCK_TRIES: usize = 100_000;
+
+/// A call that takes longer is one that never ends.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Whether a call never ended.
+static HUNG: AtomicBool = AtomicBool::new(false);
 
 /// A [`Kv`] in a directory of the real file system.
 pub(crate) struct SledKv {
@@ -71,6 +81,15 @@ impl SledKv {
             .mode(Mode::HighThroughput);
         let db = guard("open", dir, || config.open())?;
         Ok(Self { fs, dir: dir.to_owned(), db: Ok(db) })
+    }
+
+    /// As [`open`](Self::open), with a watchdog over this and every later call.
+    ///
+    /// # Errors
+    /// As `open`, and [`Io`](ErrorKind::Io) when sled does not answer, or did not earlier in this process.
+    pub(crate) fn open_watched(fs: Arc<dyn Fs>, dir: &Path) -> Result<Watched> {
+        let dir = dir.to_owned();
+        Watched::open(LIMIT, &HUNG, move || Ok(Box::new(Self::open(fs, &dir)?)))
     }
 
     /// Removes the store in `dir`, which is not open. Nothing there is fine.
@@ -129,21 +148,46 @@ fn wait_until_closed(fs: &dyn Fs, dir: &Path) -> Result<()> {
 /// Runs `call`; an error or a panic of sled comes back as ours.
 fn guard<T>(what: &str, dir: &Path, call: impl FnOnce() -> ::sled::Result<T>) -> Result<T> {
     // Whatever a panic left half done is never looked at again: the caller drops what it has.
-    let panicked = match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(Ok(value)) => return Ok(value),
-        Ok(Err(::sled::Error::Io(error))) => return Err(Error::io(&format!("index: {what}"), dir, error)),
-        Ok(Err(error)) => {
-            let kind = match error {
-                ::sled::Error::Corruption { .. } => ErrorKind::Corrupt,
-                _ => ErrorKind::Io,
-            };
-            return Err(Error::new(kind, format!("index: {what} {}: {error}", dir.display())));
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => result.map_err(|error| failure(what, dir, error)),
+        Err(panicked) => {
+            let text = panicked.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panicked.downcast_ref::<&str>().copied()).unwrap_or("no text");
+            let kind = if is_full(text) { ErrorKind::Full } else { ErrorKind::Io };
+            Err(Error::new(kind, format!("index: {what} {}: sled panicked: {text}", dir.display())))
         }
-        Err(panicked) => panicked,
+    }
+}
+
+/// An error of sled as ours.
+fn failure(what: &str, dir: &Path, error: ::sled::Error) -> Error {
+    let is_full = is_full(&format!("{error:?}"));
+    let kind = match error {
+        ::sled::Error::Io(error) => {
+            let error = if is_full { io::Error::new(io::ErrorKind::StorageFull, error) } else { error };
+            return Error::io(&format!("index: {what}"), dir, error);
+        }
+        _ if is_full => ErrorKind::Full,
+        ::sled::Error::Corruption { .. } => ErrorKind::Corrupt,
+        _ => ErrorKind::Io,
     };
-    let text = panicked.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panicked.downcast_ref::<&str>().copied()).unwrap_or("no text");
-    Err(Error::new(ErrorKind::Io, format!("index: {what} {}: sled panicked: {text}", dir.display())))
+    Error::new(kind, format!("index: {what} {}: {error}", dir.display()))
+}
+
+/// Whether an error's text, as a person or as the debugger would see it, tells of a full disk or quota. sled
+/// gives one thread's error to another, and to whoever panics, as text.
+fn is_full(text: &str) -> bool {
+    const SIGNS: [&str; 8] = [
+        "StorageFull",
+        "QuotaExceeded",
+        "No space left on device",
+        "Disk quota exceeded",
+        "os error 28)",
+        "os error 122)",
+        "code: 28,",
+        "code: 122,",
+    ];
+    SIGNS.iter().any(|sign| text.contains(sign))
 }
 
 impl Drop for SledKv {
@@ -210,5 +254,56 @@ impl Kv for SledKv {
     fn len_on_disk(&self) -> u64 {
         let Ok(db) = &self.db else { return 0 };
         guard("measure", &self.dir, || db.size_on_disk()).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind_of(error: ::sled::Error) -> ErrorKind {
+        failure("read", Path::new("index/1"), error).kind()
+    }
+
+    fn kind_of_panic(panic: impl FnOnce()) -> ErrorKind {
+        let failed = guard("read", Path::new("index/1"), || {
+            panic();
+            Ok(())
+        });
+        failed.unwrap_err().kind()
+    }
+
+    #[test]
+    fn a_full_disk_or_quota_is_full_in_whatever_form_sled_tells_of_it() {
+        for number in [28, 122] {
+            let error = || io::Error::from_raw_os_error(number);
+            let text = error().to_string();
+            for error in [
+                ::sled::Error::Io(error()),
+                ::sled::Error::Io(error()).clone(),
+                ::sled::Error::Io(error()).clone().clone(),
+                ::sled::Error::Io(io::Error::other(error())),
+                ::sled::Error::Io(io::Error::other(text.clone())),
+                ::sled::Error::Io(io::Error::new(io::ErrorKind::InvalidData, text.clone())),
+                ::sled::Error::ReportableBug(format!("cannot write: {text}")),
+                ::sled::Error::Unsupported(format!("{:?}", error())),
+            ] {
+                assert_eq!(kind_of(error.clone()), ErrorKind::Full, "{error:?}");
+                assert_eq!(kind_of_panic(|| Err(error.clone()).unwrap()), ErrorKind::Full, "{error:?}");
+                assert_eq!(kind_of_panic(|| panic!("sled: {error}")), ErrorKind::Full, "{error}");
+            }
+        }
+        assert_eq!(kind_of_panic(|| panic!("No space left on device (os error 28)")), ErrorKind::Full);
+    }
+
+    #[test]
+    fn other_errors_of_sled_are_damage_or_the_systems() {
+        assert_eq!(kind_of(::sled::Error::Corruption { at: None, bt: () }), ErrorKind::Corrupt);
+        for number in [5, 12, 13, 24, 27, 128] {
+            assert_eq!(kind_of(::sled::Error::Io(io::Error::from_raw_os_error(number))), ErrorKind::Io);
+        }
+        assert_eq!(kind_of(::sled::Error::ReportableBug("a bug".to_owned())), ErrorKind::Io);
+        assert_eq!(kind_of_panic(|| panic!("a bug")), ErrorKind::Io);
+        assert_eq!(kind_of_panic(|| std::panic::panic_any(28)), ErrorKind::Io);
     }
 }

@@ -297,20 +297,22 @@ fn an_index_with_a_missing_row_is_rebuilt() {
 }
 
 #[test]
-fn an_index_that_fails_while_the_store_is_open_is_replaced_by_one_in_memory() {
+fn an_index_that_fails_while_the_store_is_open_is_replaced_by_one_in_memory_and_then_by_a_new_one_on_disk() {
     let rig = written();
     rig.kill();
     {
         let store = rig.open();
         let queue = store.queue("q").unwrap();
+        let generation = rig.run(store.stats()).unwrap().index_generation;
         rig.fail_index_after(Some(0));
-        rig.advance(Duration::from_secs(30));
-        assert_eq!(rig.run(queue.peek(None, 99)).unwrap().len(), 10);
-        assert!(rig.run(store.stats()).unwrap().index_in_memory);
         let job = rig.run(queue.receive().one()).unwrap().unwrap();
         rig.run(job.ack()).unwrap();
+        assert_eq!(rig.run(queue.peek(None, 99)).unwrap().len(), 9);
+        assert!(rig.run(store.stats()).unwrap().index_in_memory);
         rig.run(queue.send("one more")).unwrap();
-        rig.fail_index_after(None);
+        rig.advance(Duration::from_secs(30));
+        let stats = rig.run(store.stats()).unwrap();
+        assert_eq!((stats.index_in_memory, stats.index_generation, stats.messages), (false, generation + 1, 10));
     }
     rig.kill();
     reopened(&rig);

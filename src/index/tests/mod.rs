@@ -13,6 +13,7 @@ use crate::types::{Entry, Lsn, MessageId, Phase, Place, Position, QueueId, State
 
 mod disk;
 mod model;
+mod renew;
 
 const STORE: StoreId = StoreId([7; 16]);
 
@@ -211,4 +212,32 @@ fn a_detail_in_the_record_of_the_body_is_counted_once() {
     assert_eq!(*index.segment_uses(), BTreeMap::from(expected));
     index.apply(&removes([place(1, 0, 3)], 2)).unwrap();
     assert_eq!(*index.segment_uses(), BTreeMap::from([(1, SegmentUse { messages: 2, bytes: 250 })]));
+}
+
+#[test]
+fn to_find_what_stands_in_the_oldest_segment_no_other_page_is_read() {
+    let (disk, len) = (MemDisk::new(), MAX_PAGE_LEN as u64);
+    let mut index = open(disk.open());
+    let mut batch = puts((0..20 * len).map(|id| place(1, 0, id)), 1);
+    for entry in batch.changes.values_mut().flatten() {
+        entry.body.segment = 5 + (entry.id.0 / len) as u32;
+        entry.detail =
+            if entry.id.0 == 12 * len { Position { segment: 5, offset: 9, len: 50 } } else { Position::NONE };
+    }
+    index.apply(&batch).unwrap();
+    let mut index = open(disk.open());
+    disk.damage(|rows| {
+        let mut page = 0;
+        rows.retain(|key, _| {
+            page += u64::from(key[0] == 0x10);
+            key[0] != 0x10 || [1, 13].contains(&page)
+        });
+    });
+    let mut found: Vec<_> = index.in_segment(5, 9999, u64::MAX).unwrap().iter().map(|entry| entry.id.0).collect();
+    assert_eq!(found.pop(), Some(12 * len));
+    assert_eq!(found, (0..len).collect::<Vec<_>>());
+    assert_eq!(index.in_segment(5, 9999, 0).unwrap().len(), 1);
+    assert_eq!(index.in_segment(5, 9999, 350).unwrap().len(), 3);
+    assert_eq!(index.in_segment(4, 9999, u64::MAX).unwrap(), []);
+    assert_eq!(index.in_segment(6, 9999, u64::MAX).unwrap_err().kind(), ErrorKind::Corrupt);
 }

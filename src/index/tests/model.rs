@@ -16,7 +16,7 @@ impl Random {
         mix(self.0) % end.max(1)
     }
 
-    fn one_in(&mut self, n: u64) -> bool {
+    pub(super) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
@@ -252,6 +252,24 @@ impl Model {
         assert_eq!(found, expected);
     }
 
+    fn check_segment(&self, index: &mut Index, random: &mut Random) {
+        let segment = random.below(2 + self.lsn / 100) as u32;
+        let (max, max_len) = (random.pick(&[0, 1, 20, 5000]), random.pick(&[0, 250, 2000, u64::MAX]));
+        let mut expected = vec![];
+        let mut len = 0;
+        for entry in self.entries.values() {
+            let records = BTreeSet::from([entry.body, entry.detail]);
+            if records.iter().any(|record| record.is_some() && record.segment == segment) {
+                len += records.iter().map(|record| u64::from(record.len)).sum::<u64>();
+                if expected.len() == max || (len > max_len && !expected.is_empty()) {
+                    break;
+                }
+                expected.push(*entry);
+            }
+        }
+        assert_eq!(index.in_segment(segment, max, max_len).unwrap(), expected);
+    }
+
     /// The event that an answer from `from` on must contain.
     fn must_tell(&self, entry: &Entry, from: Timestamp) -> Option<Timestamp> {
         let before = Timestamp(from.0.saturating_sub(1));
@@ -294,6 +312,7 @@ impl Model {
         self.check_whole(index, random);
         self.check_lookups(index, random);
         self.check_scan(index, random);
+        self.check_segment(index, random);
         self.check_events(index, random);
     }
 }
@@ -331,7 +350,7 @@ fn the_index_in_memory_answers_as_a_plain_map_does() {
 fn the_index_in_sled_answers_as_a_plain_map_does() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("index/1");
-    run(77, 120, || Box::new(SledKv::open(Arc::new(RealFs), &path).unwrap()));
+    run(77, 120, || Box::new(SledKv::open_watched(Arc::new(RealFs), &path).unwrap()));
 }
 
 /// When an entry next changes its state without a call, after `now`.
