@@ -271,6 +271,28 @@ impl Index {
         found.ok_or_else(|| Self::bad_page(key, "is missing"))
     }
 
+    /// Rows that are next to each other, by their keys and stamps; in one scan, because each call of the store
+    /// under the index has its price.
+    fn neighbours(&mut self, stamps: &[(Vec<u8>, Stamp)]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let [(first, _), ..] = stamps else { return Ok(Vec::new()) };
+        let end = stamps.last().map_or_else(Vec::new, |(last, _)| [last.as_slice(), &[0]].concat());
+        let mut rows = Vec::with_capacity(stamps.len());
+        self.kv.scan(first, &end, &mut |key, row| {
+            rows.push((key.to_vec(), row.to_vec()));
+            rows.len() <= stamps.len()
+        })?;
+        let mut is_right = rows.len() == stamps.len();
+        for ((key, row), (wanted, stamp)) in rows.iter().zip(stamps) {
+            let found = rows::decode_opaque(key, row, self.seed);
+            is_right &= key == wanted && found.is_ok_and(|(_, found)| found == *stamp);
+        }
+        if is_right {
+            Ok(rows)
+        } else {
+            Err(corrupt(format!("a row from {first:02x?} on is damaged, missing or too many")))
+        }
+    }
+
     fn check_page(&self, key: PageKey, stamp: Stamp) -> Result<()> {
         match self.directory.get(key) {
             Some(meta) if meta.stamp == stamp => Ok(()),

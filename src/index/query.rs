@@ -310,21 +310,22 @@ impl Index {
     /// All queues with the bytes that the engine gave.
     pub(crate) fn queues(&mut self) -> Result<Vec<(QueueId, Vec<u8>)>> {
         self.usable()?;
-        let queues = self.small.keys().filter_map(|key| match Key::decode(key) {
-            Ok(Key::Queue(queue)) => Some(queue),
-            _ => None,
-        });
-        let queues: Vec<_> = queues.collect();
-        let read = queues.into_iter().map(|queue| Ok((queue, self.queue_row(queue)?))).collect();
+        let read = self.queue_rows();
         self.note(read)
     }
 
-    fn queue_row(&mut self, queue: QueueId) -> Result<Vec<u8>> {
-        let key = keys::queue(queue);
-        let bad = || corrupt(format!("the row of queue {queue} is missing or damaged"));
-        let row = self.kv.get(&key)?.ok_or_else(bad)?;
-        let (bytes, stamp) = rows::decode_opaque(&key, &row, self.seed).map_err(|rows::Bad| bad())?;
-        if self.small.get(&key) == Some(&stamp) { Ok(bytes.to_vec()) } else { Err(bad()) }
+    fn queue_rows(&mut self) -> Result<Vec<(QueueId, Vec<u8>)>> {
+        let stamps = self.small.range(keys::queue(QueueId(0))..keys::segments(0));
+        let stamps: Vec<_> = stamps.map(|(key, stamp)| (key.clone(), *stamp)).collect();
+        let mut queues = Vec::with_capacity(stamps.len());
+        for (key, row) in self.neighbours(&stamps)? {
+            if let (Ok(Key::Queue(queue)), Ok((bytes, _))) =
+                (Key::decode(&key), rows::decode_opaque(&key, &row, self.seed))
+            {
+                queues.push((queue, bytes.to_vec()));
+            }
+        }
+        Ok(queues)
     }
 }
 

@@ -23,7 +23,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use super::keys::{self, Key, PageKey};
 use super::kv::{Kv, Row};
-use super::rows::{self, encode_meta};
+use super::rows::encode_meta;
 use super::{Index, corrupt, load};
 use crate::error::Result;
 
@@ -110,15 +110,8 @@ impl Index {
         }
         let is_rest = rest.peek().is_none();
         drop(rest);
-        let mut rows = Vec::with_capacity(wanted.len() + 1);
-        for (key, stamp) in wanted {
-            let row = self.kv.get(&key)?;
-            let right =
-                |row: &Vec<u8>| rows::decode_opaque(&key, row, self.seed).is_ok_and(|(_, found)| found == stamp);
-            let row = row.filter(right).ok_or_else(|| corrupt(format!("the row {key:02x?} is missing or damaged")))?;
-            rows.push((key, Some(row)));
-        }
-        Ok((rows, is_rest))
+        let rows = self.neighbours(&wanted)?;
+        Ok((rows.into_iter().map(|(key, row)| (key, Some(row))).collect(), is_rest))
     }
 
     /// Writes what a batch wrote to the new store as well, as far as it was copied.
