@@ -281,13 +281,16 @@ impl Index {
             rows.push((key.to_vec(), row.to_vec()));
             rows.len() <= stamps.len()
         })?;
-        let is_right = |((key, row), (wanted, stamp)): (&(Vec<u8>, Vec<u8>), &(Vec<u8>, Stamp))| {
-            key == wanted && rows::decode_opaque(key, row, self.seed).is_ok_and(|(_, found)| found == *stamp)
-        };
-        if rows.len() == stamps.len() && rows.iter().zip(stamps).all(is_right) {
-            return Ok(rows);
+        let mut is_right = rows.len() == stamps.len();
+        for ((key, row), (wanted, stamp)) in rows.iter().zip(stamps) {
+            let found = rows::decode_opaque(key, row, self.seed);
+            is_right &= key == wanted && found.is_ok_and(|(_, found)| found == *stamp);
         }
-        Err(corrupt(format!("a row from {first:02x?} on is damaged, missing or too many")))
+        if is_right {
+            Ok(rows)
+        } else {
+            Err(corrupt(format!("a row from {first:02x?} on is damaged, missing or too many")))
+        }
     }
 
     fn check_page(&self, key: PageKey, stamp: Stamp) -> Result<()> {
