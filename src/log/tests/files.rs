@@ -359,11 +359,38 @@ fn a_power_cut_in_a_checkpoint_leaves_the_old_or_the_new_one() {
 }
 
 #[test]
-fn a_checkpoint_that_failed_once_is_not_tried_again() {
-    let rig = Rig::new();
-    let (mut file, ..) = CheckpointFile::open(&rig.disk.fs(), Path::new(DIR), ID.seed()).unwrap();
-    rig.disk.fail(Fault { op: Op::Sync, after: 0, times: 1, kind: FaultKind::SyncLost });
-    assert_eq!(file.write(checkpoint(10, 1)).unwrap_err().kind(), ErrorKind::Io);
-    assert_eq!(file.write(checkpoint(20, 1)).unwrap_err().kind(), ErrorKind::Io);
-    assert_eq!(file.newest().durable_lsn, Lsn::ZERO);
+fn a_checkpoint_that_failed_once_is_not_tried_again_unless_only_room_was_missing() {
+    let sticky = [
+        (Op::Sync, FaultKind::SyncLost, ErrorKind::Io),
+        (Op::Sync, FaultKind::Enospc, ErrorKind::Full),
+        (Op::Write, FaultKind::Eio, ErrorKind::Io),
+        (Op::Write, FaultKind::ShortWrite, ErrorKind::Io),
+    ];
+    for (op, kind, expected) in sticky {
+        let rig = Rig::new();
+        let (mut file, ..) = CheckpointFile::open(&rig.disk.fs(), Path::new(DIR), ID.seed()).unwrap();
+        rig.disk.fail(Fault { op, after: 0, times: 1, kind });
+        assert_eq!(file.write(checkpoint(10, 1)).unwrap_err().kind(), expected);
+        assert_eq!(file.write(checkpoint(20, 1)).unwrap_err().kind(), expected);
+        assert_eq!(file.newest().durable_lsn, Lsn::ZERO);
+    }
+    for kind in [FaultKind::Enospc, FaultKind::Edquot] {
+        let rig = Rig::new();
+        let (mut file, ..) = CheckpointFile::open(&rig.disk.fs(), Path::new(DIR), ID.seed()).unwrap();
+        file.write(checkpoint(10, 2)).unwrap();
+        rig.disk.fail(Fault { op: Op::Write, after: 0, times: 3, kind });
+        for durable in 20..23 {
+            assert_eq!(file.write(checkpoint(durable, 5)).unwrap_err().kind(), ErrorKind::Full);
+            assert_eq!((file.newest().durable_lsn, file.first_segment()), (Lsn(10), 1));
+        }
+        // A part of the slot may have been written.
+        let start = (file.newest().generation + 1) % 2 * 4096;
+        rig.edit(Path::new("/store/CHECKPOINT"), |bytes| bytes[usize::try_from(start).unwrap() + 40] ^= 1);
+        let (_, found, damaged) = CheckpointFile::open(&rig.disk.fs(), Path::new(DIR), ID.seed()).unwrap();
+        assert_eq!((found.durable_lsn, damaged), (Lsn(10), true));
+        file.write(checkpoint(23, 5)).unwrap();
+        assert_eq!((file.newest().durable_lsn, file.first_segment()), (Lsn(23), 2));
+        let (_, found, damaged) = CheckpointFile::open(&rig.disk.fs(), Path::new(DIR), ID.seed()).unwrap();
+        assert_eq!((found.durable_lsn, damaged), (Lsn(23), false));
+    }
 }
