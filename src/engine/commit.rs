@@ -41,7 +41,7 @@ use crate::engine::waiters::Waiters;
 use crate::env::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lifecycle::{self, Timeout};
-use crate::log::{FRAME_HEADER_LEN, Log};
+use crate::log::{FRAME_HEADER_LEN, Log, Room};
 use crate::options::Durability;
 use crate::record::{self, Record};
 use crate::types::{Entry, Lsn, MessageId, Position, QueueId, QueueName, Receipt, State, Timestamp};
@@ -299,7 +299,7 @@ impl Committer {
         if room == 0 || self.group.refusal.is_some() {
             return;
         }
-        match self.log.begin(room) {
+        match self.log.begin(room, Room::Ordinary) {
             Ok(start) => {
                 self.group.start = start;
                 self.group.room = room;

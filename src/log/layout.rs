@@ -18,7 +18,7 @@ use crate::types::Lsn;
 use super::checkpoint::{CHECKPOINT_FILE, Checkpoint};
 use super::format::{FOOTER_LEN, Footer, SEGMENT_HEADER_LEN, SegmentHeader};
 use super::segments::segment_name;
-use super::spare::SPARE_NAME;
+use super::spare::SPARE_NAMES;
 use super::store_file::{STORE_FILE, StoreFile};
 
 pub(crate) const LOG_DIR: &str = "log";
@@ -83,7 +83,7 @@ impl Layout {
                     let header = read_header(fs, &path, base, entry.len, store, read_only)?;
                     layout.segments.push(Candidate { path, base, len: entry.len, header });
                 }
-                _ if is_file && entry.name == SPARE_NAME => {}
+                _ if is_file && SPARE_NAMES.contains(&entry.name.as_str()) => {}
                 _ if is_file && (entry.name.ends_with(".tmp") || entry.name.ends_with(".spare")) => {
                     layout.removable.push(name);
                 }

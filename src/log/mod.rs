@@ -1,8 +1,8 @@
 //! The log: bytes in order. It knows frames of opaque payload, record counts and LSNs.
 //!
 //! ```text
-//! log/  00000000000000000001.seg   00000000000000004711.seg   next.spare
-//!       └ header frame frame … footer ┘ └ header frame frame … zeros ┘
+//! log/  00000000000000000001.seg   00000000000000004711.seg   next.spare  reserve.spare
+//!       └ header frame frame … footer ┘ └ header frame frame … zeros ┘   the next one, and what is kept back
 //! ```
 //!
 //! [`recover`] reads it and gives a [`Log`] to append to; [`Segments`] reads records by position from any
@@ -44,7 +44,7 @@ pub(crate) use reader::{Found, LogReader, OwnedFrame};
 pub(crate) use recovery::{Frame, RecoverOptions, Recovered, recover};
 pub(crate) use segment::Seen;
 pub(crate) use segments::Segments;
-pub(crate) use spare::SpareMaker;
+pub(crate) use spare::{Room, SpareMaker};
 pub(crate) use store_file::StoreFile;
 pub(crate) use writer::{FrameStart, Log};
 

@@ -27,7 +27,7 @@ use super::layout::{Candidate, LOG_DIR, Layout, QUARANTINE_DIR};
 use super::recovery::{Cut, Findings, RecoverOptions, Recovered, Stub, Torn};
 use super::segment::{CHUNK_LEN, Window};
 use super::segments::{SegmentInfo, Segments, is_full, remove_file, segment_name};
-use super::spare::{SpareMaker, remake, zero_fill};
+use super::spare::{Room, SpareMaker, remake, zero_fill};
 use super::store_file::StoreFile;
 use super::writer::{Active, Log, PendingSeal, activate, first_header};
 
@@ -45,26 +45,26 @@ pub(super) fn finish(
     layout: Layout,
     mut findings: Findings,
 ) -> Result<Recovered> {
-    let mut repair = Repair { fs, dir, store, options, layout, torn: None };
+    let spare = Arc::new(SpareMaker::new(Arc::clone(fs), layout.log_dir.clone(), options.segment_len));
+    let mut repair = Repair { fs, dir, store, options, layout, spare: Arc::clone(&spare), torn: None };
     let cuts = [findings.cut.clone(), findings.stub.as_ref().and_then(|stub| stub.cut.clone())];
     for cut in cuts.iter().flatten() {
         repair.cut(cut)?;
     }
-    let log_dir = repair.layout.log_dir.clone();
-    let segments = Arc::new(Segments::new(Arc::clone(fs), log_dir.clone()));
+    let segments = Arc::new(Segments::new(Arc::clone(fs), repair.layout.log_dir.clone()));
     let (active, stub_was_removed) = repair.make_active(&segments, &findings)?;
     let mut log = Log {
         store: *store,
         seed: store.seed(),
-        segment_len: options.segment_len,
         epoch: findings.epoch.saturating_add(1),
-        spare: Arc::new(SpareMaker::new(Arc::clone(fs), log_dir, options.segment_len)),
+        spare,
         segments,
         active,
         pending_seal: None,
         next_lsn: findings.next,
         durable_lsn: findings.durable.min(findings.next.previous()),
         clock: findings.clock,
+        written_len: 0,
         reserved: None,
         broken: None,
     };
@@ -97,6 +97,7 @@ struct Repair<'r> {
     store: &'r StoreFile,
     options: &'r RecoverOptions,
     layout: Layout,
+    spare: Arc<SpareMaker>,
     torn: Option<Torn>,
 }
 
@@ -119,8 +120,9 @@ impl Repair<'_> {
                 kept = kept_result.ok().flatten();
             }
             let file = self.open(&cut.path)?;
-            // These blocks are there: zeroing them needs no room.
-            let zeroed = zero_fill(&file, cut.from, cut.to).and_then(|()| file.sync_data());
+            // These blocks are there: where zeroing them needs room all the same, the spares have it.
+            let zeroed = self.spare.insist(|| zero_fill(&file, cut.from, cut.to));
+            let zeroed = zeroed.and_then(|()| file.sync_data());
             zeroed.map_err(|e| Error::io("cutting", &cut.path, e))?;
         }
         self.torn = Some(Torn {
@@ -271,7 +273,7 @@ impl Repair<'_> {
             let Some(segment) = log.segments.get(footer.number) else { continue };
             let Some(path) = log.segments.path(footer.number) else { continue };
             log.pending_seal = Some(PendingSeal { file: self.open(&path)?, segment, footer: *footer });
-            match log.finish_seal() {
+            match log.finish_seal(Room::Ordinary) {
                 // The last one is tried again before the next frame is written; for older ones their
                 // successor goes on vouching.
                 Err(error) if error.kind() == ErrorKind::Full => {}

@@ -185,6 +185,13 @@ impl Segments {
         table.values().map(|segment| u64::from(segment.used.load(Ordering::Acquire))).sum()
     }
 
+    /// Bytes of all segments' files.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for the engine, which limits the store's size by it"))]
+    pub(crate) fn disk_len(&self) -> u64 {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.values().map(|segment| u64::from(segment.len.load(Ordering::Acquire))).sum()
+    }
+
     /// The file of a segment.
     pub(crate) fn path(&self, number: u32) -> Option<PathBuf> {
         self.get(number).map(|segment| segment.path.clone())
