@@ -12,6 +12,7 @@ mod crash;
 mod damage;
 mod files;
 mod golden;
+mod open_files;
 mod reader;
 mod reserve;
 mod space;

@@ -166,6 +166,30 @@ fn a_torn_tail_is_kept_until_quarantine_is_full_and_what_is_there_is_never_remov
 }
 
 #[test]
+fn a_segment_that_can_not_be_removed_is_named_and_stays_until_the_next_call_removes_it() {
+    for kind in [FaultKind::Eacces, FaultKind::Erofs, FaultKind::Eio, FaultKind::Enospc] {
+        let rig = Rig::filled(9, 1100);
+        let segments = rig.open().unwrap().found.log.segments();
+        let path = segments.path(2).unwrap();
+        for times in [1, 2] {
+            rig.disk.fail(Fault { op: Op::Remove, after: 2 - times, times: 1, kind });
+            let error = segments.remove_before(4).unwrap_err();
+            assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+            assert_eq!(error.kind(), if kind == FaultKind::Enospc { ErrorKind::Full } else { ErrorKind::Io });
+            assert_eq!(segments.list().iter().map(|info| info.number).collect::<Vec<_>>(), [2, 3, 4, 5]);
+            let mut bytes = Vec::new();
+            segments.read(Position { segment: 2, offset: 576, len: 1100 }, &mut bytes).unwrap();
+            assert_eq!(bytes, payload(3, 1100));
+        }
+        assert_eq!(segments.remove_before(4).unwrap(), 2);
+        rig.checkpoint(9, 4);
+        rig.disk.kill();
+        assert_eq!(rig.open().unwrap().found.last_lsn, Lsn(9));
+        assert_eq!(rig.segments().len(), 2);
+    }
+}
+
+#[test]
 fn segments_are_removed_from_the_front_and_never_the_active_one() {
     let rig = Rig::filled(9, 1100);
     rig.checkpoint(9, 3);
