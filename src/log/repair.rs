@@ -23,7 +23,7 @@ use crate::types::Lsn;
 
 use super::checkpoint::CheckpointFile;
 use super::format::{Footer, Predecessor, SEGMENT_HEADER_LEN, SegmentHeader, len32};
-use super::layout::{Candidate, LOG_DIR, Layout, QUARANTINE_DIR};
+use super::layout::{Candidate, KEPT_TMP_SUFFIX, LOG_DIR, Layout, QUARANTINE_DIR};
 use super::recovery::{Cut, Findings, RecoverOptions, Recovered, Stub, Torn};
 use super::segment::{CHUNK_LEN, Window};
 use super::segments::{SegmentInfo, Segments, is_full, remove_file, segment_name};
@@ -46,7 +46,8 @@ pub(super) fn finish(
     mut findings: Findings,
 ) -> Result<Recovered> {
     let spare = Arc::new(SpareMaker::new(Arc::clone(fs), layout.log_dir.clone(), options.segment_len));
-    let mut repair = Repair { fs, dir, store, options, layout, spare: Arc::clone(&spare), torn: None };
+    let mut repair =
+        Repair { fs, dir, store, options, layout, spare: Arc::clone(&spare), torn: None, removed: Vec::new() };
     let cuts = [findings.cut.clone(), findings.stub.as_ref().and_then(|stub| stub.cut.clone())];
     for cut in cuts.iter().flatten() {
         repair.cut(cut)?;
@@ -74,10 +75,7 @@ pub(super) fn finish(
         repair.seal(&mut log, &mut findings)?;
         repair.sync_all(&log, &findings)?;
         log.durable_lsn = log.written_lsn();
-        if let Some(stub) = stub_was_removed {
-            repair.layout.removable.push(format!("{LOG_DIR}/{}", segment_name(stub)));
-        }
-        repair.remove_leftovers()?;
+        repair.remove_leftovers(stub_was_removed)?;
     }
     Ok(Recovered {
         last_lsn: log.written_lsn(),
@@ -85,7 +83,7 @@ pub(super) fn finish(
         frames: findings.frames,
         ends_clean: findings.clean && repair.torn.is_none(),
         torn: repair.torn,
-        removed_files: if options.read_only { Vec::new() } else { repair.layout.removable },
+        removed_files: repair.removed,
         foreign_files: repair.layout.foreign,
         log,
     })
@@ -99,6 +97,8 @@ struct Repair<'r> {
     layout: Layout,
     spare: Arc<SpareMaker>,
     torn: Option<Torn>,
+    /// Relative to the store's directory.
+    removed: Vec<String>,
 }
 
 impl Repair<'_> {
@@ -149,8 +149,9 @@ impl Repair<'_> {
             crc = codec::crc(crc, &[from.get(at, len)?]);
         }
         let segment = cut.path.file_name().unwrap_or_default().to_string_lossy();
-        let name = format!("{segment}-{}-{crc:08x}.torn", cut.from);
-        let (path, tmp) = (dir.join(&name), dir.join(format!("{name}.tmp")));
+        let stem = format!("{segment}-{}-{crc:08x}", cut.from);
+        let name = format!("{stem}.torn");
+        let (path, tmp) = (dir.join(&name), dir.join(format!("{stem}{KEPT_TMP_SUFFIX}")));
         let there = self.fs.read_dir(&dir).map_err(|e| Error::io("listing", &dir, e))?;
         let len = u64::from(cut.to - cut.from);
         if there.iter().any(|entry| entry.name == name && entry.len == len) {
@@ -308,25 +309,38 @@ impl Repair<'_> {
 
     /// Removes what is of no use, old segments from the front. These go only once neither slot of the
     /// checkpoint needs them: what the newer one says may be visible without being durable.
-    fn remove_leftovers(&mut self) -> Result<()> {
+    ///
+    /// # Errors
+    /// When the stub can not be removed, which would be taken for damage once segments come behind it. All
+    /// else that can not be removed stays until the next opening.
+    fn remove_leftovers(&mut self, stub: Option<Lsn>) -> Result<()> {
+        if let Some(stub) = stub {
+            self.remove(format!("{LOG_DIR}/{}", segment_name(stub)))?;
+        }
+        let mut names = std::mem::take(&mut self.layout.removable);
         if !self.layout.old.is_empty() {
             match self.confirm_checkpoint() {
-                Ok(true) => self.layout.removable.append(&mut self.layout.old),
+                Ok(true) => names.append(&mut self.layout.old),
                 Ok(false) => {}
-                // They stay until the next opening.
                 Err(error) => tracing::warn!(%error, "segments that are not needed any more are not removed"),
             }
         }
-        if self.layout.removable.is_empty() {
-            return Ok(());
+        if let Err(error) = names.into_iter().try_for_each(|name| self.remove(name)) {
+            tracing::warn!(%error, "leftovers are not removed");
         }
-        for name in &self.layout.removable {
-            let path = self.dir.join(name);
-            remove_file(self.fs, &path).map_err(|e| Error::io("removing", &path, e))?;
+        if self.removed.is_empty() {
+            return Ok(());
         }
         let dir = &self.layout.log_dir;
         self.fs.sync_dir(dir).map_err(|e| Error::io("syncing", dir, e))?;
         self.fs.sync_dir(self.dir).map_err(|e| Error::io("syncing", self.dir, e))
+    }
+
+    fn remove(&mut self, name: String) -> Result<()> {
+        let path = self.dir.join(&name);
+        remove_file(self.fs, &path).map_err(|e| Error::io("removing", &path, e))?;
+        self.removed.push(name);
+        Ok(())
     }
 
     /// Has the newest checkpoint in both slots, durably. `false`: it is not the one that recovery was
