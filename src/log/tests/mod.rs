@@ -16,6 +16,7 @@ mod open_files;
 mod reader;
 mod reserve;
 mod space;
+mod sweep;
 mod table;
 
 const DIR: &str = "/store";
