@@ -155,6 +155,11 @@ impl Error {
         Self(Repr { source: Some(source), ..Self::build(kind, message) }.into())
     }
 
+    /// Whether a file or directory was not where it must be.
+    pub(crate) fn is_missing_file(&self) -> bool {
+        self.0.source.as_ref().is_some_and(|source| source.kind() == std::io::ErrorKind::NotFound)
+    }
+
     /// Later answers after a failed write or sync.
     pub(crate) fn poisoned(cause: &Self) -> Self {
         Self::new(

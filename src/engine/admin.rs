@@ -159,7 +159,7 @@ impl Committer {
             reserve_len: space.ready(self.log.room_left()),
             available_len: space.available(),
             sends_refused: self.is_crowded,
-            written_len: self.meter.written_len,
+            written_len: self.log.written_len(),
             relocated_len: self.meter.carried_len,
             reclaim_error: None,
             index_len: 0,

@@ -77,12 +77,15 @@ impl Committer {
         let plan = &self.checkpoint;
         let news = self.log.durable_lsn() > plan.lsn;
         let (every, len) = self.checkpoint_rhythm();
-        let due = now.saturating_sub(plan.at) >= every || self.meter.written_len - plan.written_len >= len;
+        let due = now.saturating_sub(plan.at) >= every || self.log.written_len() - plan.written_len >= len;
         if (news && due || plan.hurry) && !plan.asked && closing.is_none() {
             self.checkpoint.asked = true;
             self.checkpoint.hurry = false;
             if self.is_crowded {
                 self.look_at_space();
+            }
+            if let Err(error) = self.shared.space.check_presence() {
+                return self.poison(error);
             }
             let (durable, crowded) = (self.log.durable_lsn(), self.is_crowded);
             self.ask_index(Ask::Checkpoint { durable, clean: false, crowded });
@@ -102,7 +105,7 @@ impl Committer {
     pub(crate) fn checkpointed(&mut self, lsn: Lsn, result: Result<bool>) {
         self.checkpoint.asked = false;
         self.checkpoint.at = self.clock.boottime();
-        self.checkpoint.written_len = self.meter.written_len;
+        self.checkpoint.written_len = self.log.written_len();
         match result {
             Ok(again) => {
                 self.checkpoint.lsn = lsn;

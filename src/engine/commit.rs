@@ -49,8 +49,7 @@ use crate::types::{Entry, Lsn, MessageId, Position, QueueId, QueueName, Receipt,
 pub(crate) struct Meter {
     pub(crate) frames: u64,
     pub(crate) records: u64,
-    /// Bytes of frames, and bytes of them that were only carried to the log's end.
-    pub(crate) written_len: u64,
+    /// Bytes of frames that were only carried to the log's end.
     pub(crate) carried_len: u64,
     pub(crate) sync_times: Option<Histogram<u64>>,
 }
@@ -119,13 +118,7 @@ impl Committer {
     ) -> Self {
         let boot = clock.boottime();
         Self {
-            checkpoint: CheckpointPlan {
-                asked: false,
-                hurry: false,
-                lsn: checkpoint_lsn,
-                at: boot,
-                written_len: 0,
-            },
+            checkpoint: CheckpointPlan { asked: false, hurry: false, lsn: checkpoint_lsn, at: boot, written_len: 0 },
             handed_over: log.durable_lsn(),
             dice: shared.clock.now().0 ^ u64::from(shared.seed),
             shared,
@@ -144,13 +137,7 @@ impl Committer {
             absent: FxHashSet::default(),
             borrowed: Vec::new(),
             unfinished: Vec::new(),
-            meter: Meter {
-                frames: 0,
-                records: 0,
-                written_len: 0,
-                carried_len: 0,
-                sync_times: Histogram::new(2).ok(),
-            },
+            meter: Meter { frames: 0, records: 0, carried_len: 0, sync_times: Histogram::new(2).ok() },
             poison: None,
             leftover: VecDeque::new(),
             sent_here: (0, 0),
@@ -363,7 +350,6 @@ impl Committer {
             Closing::Settling => self.log.append_clean(frame, records, now),
             Closing::No | Closing::Done => self.log.append(frame, records, now),
         };
-        self.meter.written_len += self.group.frame.len() as u64;
         self.last_write = self.clock.boottime();
         self.unmarked = true;
         self.unsynced.append(&mut self.group.changes);

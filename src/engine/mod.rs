@@ -198,7 +198,6 @@ fn start_helpers(shared: &Arc<Shared>, applier: applier::Applier, keeper: &Arc<K
 pub(crate) struct ByHand {
     pub(crate) committer: commit::Committer,
     pub(crate) applier: applier::Applier,
-    pub(crate) spare: Arc<crate::log::SpareMaker>,
     finished: watch::Sender<bool>,
     lock: Box<dyn crate::env::LockGuard>,
 }
@@ -222,8 +221,7 @@ impl Engine {
         let Opened { committer, applier, lock, report } = open::open(site, path, options, &mut |_| {})?;
         let shared = Arc::clone(&committer.shared);
         let (finished, done) = watch::channel(false);
-        let spare = committer.log.spare();
         let engine = Self { shared, report, path: path.to_owned(), thread: Mutex::new(None), done };
-        Ok((engine, ByHand { committer, applier, spare, finished, lock }))
+        Ok((engine, ByHand { committer, applier, finished, lock }))
     }
 }

@@ -26,8 +26,8 @@ use crate::engine::applier::{Applier, Fold, Tasks};
 use crate::engine::commit::Committer;
 use crate::engine::renewal::Renewals;
 use crate::engine::replay::{Failure, Replay, decode_row};
-use crate::engine::space::Space;
 use crate::engine::report::{IndexReport, OpenReport, RecoveryProgress, TornTail};
+use crate::engine::space::Space;
 use crate::engine::state::Tables;
 use crate::engine::wait::Shared;
 use crate::env::store_clock::StoreClock;
@@ -335,7 +335,8 @@ impl<'a> Recovery<'a> {
         let index_dir = self.dir.join(INDEX_DIR);
         self.site.index.remove(&index_dir, self.generation);
         let fresh = self.site.index.open(&index_dir, self.generation).and_then(|kv| Index::open(kv, self.store.id));
-        let fresh = fresh.and_then(|index| if index.applied() == Lsn::ZERO { Ok(index) } else { Err(not_removed(&index_dir)) });
+        let fresh =
+            fresh.and_then(|index| if index.applied() == Lsn::ZERO { Ok(index) } else { Err(not_removed(&index_dir)) });
         let rebuilt = match fresh {
             Ok(index) => self.replay(index, report, progress),
             Err(error) => Err(Failure::Index(error)),

@@ -69,14 +69,8 @@ pub(crate) struct Relocation {
 
 impl Relocation {
     pub(crate) fn none() -> Self {
-        let load = Load {
-            segment: 0,
-            as_of: Lsn::ZERO,
-            cargo: VecDeque::new(),
-            queues: Vec::new(),
-            live_len: 0,
-            more: false,
-        };
+        let load =
+            Load { segment: 0, as_of: Lsn::ZERO, cargo: VecDeque::new(), queues: Vec::new(), live_len: 0, more: false };
         Self { load, touched: FxHashSet::default(), slice_len: 0 }
     }
 
@@ -107,7 +101,8 @@ impl Committer {
         let has = self.shared.space.ready(self.log.room_left()).saturating_add(self.shared.space.available());
         if has < load.live_len {
             let (needs, segment) = (load.live_len, load.segment);
-            let why = format!("segment {segment} holds {needs} live bytes, and there is room for {has} to carry them on");
+            let why =
+                format!("segment {segment} holds {needs} live bytes, and there is room for {has} to carry them on");
             tracing::warn!(reason = why, "the oldest segment of the log stays for now");
             self.shared.space.note_reclaim(Some(why));
             return;

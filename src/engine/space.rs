@@ -2,12 +2,12 @@
 //! space goes on.
 //!
 //! ```text
-//! room:  rest of the active segment │ the spare │ what the disk, or `max_store_bytes`, still gives
-//!        └────────── must stay enough to receive and ack what the fullest segment holds ────────┘
+//! room:  rest of the active segment │ spare │ reserve │ what the disk, or `max_store_bytes`, still gives
+//!        └─────────── must stay enough to receive and ack what the fullest segment holds ────────────┘
 //! ```
 //!
-//! A rotation by a send must leave room for one more segment, so the spare is the reserve: blocks that
-//! are there already and that nobody else on the disk can take.
+//! Sends never take the reserve: blocks that are there already and that nobody else on the disk can take.
+//! When all but it is gone, or what is left would not do to drain the store, sends are refused.
 //!
 //! # Invariants
 //! 17, 19. What is refused for lack of space was refused before anything of it was decided. A refusal is
@@ -24,7 +24,7 @@ use crate::engine::commit::Committer;
 use crate::engine::queues::Queue;
 use crate::engine::wait::Request;
 use crate::env::Fs;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Result};
 use crate::lifecycle::{self, Timeout};
 use crate::log::{Room, Segments, SpareMaker};
 use crate::options::Options;
@@ -87,25 +87,24 @@ impl Space {
         self.fullest.store(fullest, Ordering::Relaxed);
     }
 
-    /// Makes the spare if there is room for it. `false`: there is none, look again later.
+    /// Makes the reserve and the spare if there is room for them. `false`: there is none, look again later.
     pub(crate) fn make_spare(&self) -> bool {
-        let fits = self.limit.is_none_or(|limit| self.store_len().saturating_add(self.segment_len) <= limit);
-        let made = if fits || self.spare.is_ready() { self.spare.make().map(|_| true) } else { Ok(false) };
+        let budget = self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.store_len()));
+        let made = self.spare.make(budget);
         if let Err(error) = &made {
             tracing::debug!(%error, "no spare segment could be made");
         }
-        let is_made = made.unwrap_or(false);
-        self.is_tight.store(!is_made, Ordering::Relaxed);
-        is_made
+        self.is_tight.store(made.is_err(), Ordering::Relaxed);
+        made.is_ok()
     }
 
     pub(crate) fn is_tight(&self) -> bool {
         self.is_tight.load(Ordering::Relaxed)
     }
 
-    /// Bytes of the log's files, the spare included.
+    /// Bytes of the log's files, with what is made ahead.
     pub(crate) fn log_len(&self) -> u64 {
-        self.segments.len_on_disk() + self.spare.len_on_disk()
+        self.segments.disk_len() + self.spare.len_on_disk()
     }
 
     /// Bytes that the store takes on disk.
@@ -126,7 +125,8 @@ impl Space {
     /// Bytes of the log that can be written without asking the disk for more, `left` of them in the
     /// active segment.
     pub(crate) fn ready(&self, left: u64) -> u64 {
-        left + self.spare.ready_len()
+        let rooms = self.spare.rooms();
+        left + rooms.spare + rooms.reserve
     }
 
     /// Why a send of `room` bytes is refused, if it is.
@@ -134,7 +134,7 @@ impl Space {
         let drain = DRAIN_LEN * self.fullest.load(Ordering::Relaxed).max(sent_here);
         let kept = drain.max(MIN_KEPT_LEN.min(self.segment_len));
         let ready = self.ready(left);
-        let fits = room <= left;
+        let fits = room <= left || room < self.spare.rooms().spare;
         if fits && ready >= room + kept {
             return None;
         }
@@ -157,6 +157,22 @@ impl Space {
         ))
     }
 
+    /// That the file that is written to is still there: what goes into one that was removed is lost.
+    ///
+    /// # Errors
+    /// `Io` when it is not.
+    pub(crate) fn check_presence(&self) -> Result<()> {
+        let active = self.segments.list().last().and_then(|active| self.segments.path(active.number));
+        match active.as_ref().map(|path| self.fs.metadata(path)) {
+            Some(Ok(None)) => {
+                let dir = self.dir.display();
+                Err(Error::new(ErrorKind::Io, format!("the files of the store are not in {dir} any more")))
+            }
+            // Where it cannot be told, the next write will.
+            _ => Ok(()),
+        }
+    }
+
     /// Notes how the last try to get space back went.
     pub(crate) fn note_reclaim(&self, error: Option<String>) {
         *self.reclaim_error.lock().unwrap_or_else(PoisonError::into_inner) = error;
@@ -176,11 +192,14 @@ impl Committer {
 
     /// Makes room in the log for all that this turn may write, and says which requests it takes.
     pub(crate) fn make_room(&mut self, retries: &[Request]) -> Vec<Request> {
-        let mut settling =
-            2 * self.given_back.len() * record::FIXED_BOUND + self.timers_bound() + self.slices_bound();
+        let mut settling = 2 * self.given_back.len() * record::FIXED_BOUND + self.timers_bound() + self.slices_bound();
         let mut sending = 0;
         let mut take = |request: &Request, bound: usize| {
-            if request.command.adds() { sending += bound } else { settling += bound }
+            if request.command.adds() {
+                sending += bound
+            } else {
+                settling += bound
+            }
             sending + settling
         };
         for request in retries {
@@ -221,22 +240,22 @@ impl Committer {
             self.is_crowded = self.group.send_refusal.is_some();
             if self.group.send_refusal.is_none() {
                 match self.begin(sending + settling + carried, Room::Ordinary) {
-                    Some(full) => {
-                        self.is_crowded = true;
-                        self.group.send_refusal = Some(full);
+                    Some(error) => {
+                        self.is_crowded = error.kind() == ErrorKind::Full;
+                        self.group.send_refusal = Some(error);
                     }
                     None => return,
                 }
             }
         }
-        if let Some(full) = self.begin(settling + carried, Room::Reserve)
-            && let Some(full) = if carried > 0 { self.begin(settling, Room::Reserve) } else { Some(full) }
+        if let Some(error) = self.begin(settling + carried, Room::Reserve)
+            && let Some(error) = if carried > 0 { self.begin(settling, Room::Reserve) } else { Some(error) }
         {
-            self.group.refusal = Some(full);
+            self.group.refusal = Some(error);
         }
     }
 
-    /// Begins a frame. Returns why there is no room for it, if that is so; any other failure is poison.
+    /// Begins a frame. Returns why that cannot be, if nothing was changed by trying; otherwise it is poison.
     fn begin(&mut self, room: usize, from: Room) -> Option<Error> {
         if room == 0 || self.poison.is_some() {
             return None;
@@ -250,12 +269,13 @@ impl Committer {
                 self.group.room = room;
                 None
             }
-            Err(error) if self.log.is_broken() || error.kind() != ErrorKind::Full => {
+            // What is written to files that are gone is lost.
+            Err(error) if self.log.is_broken() || error.is_missing_file() => {
                 self.poison(error);
                 self.group.refusal = self.poison.as_ref().map(Error::poisoned);
                 None
             }
-            Err(full) => Some(full),
+            Err(unchanged) => Some(unchanged),
         }
     }
 

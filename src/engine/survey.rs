@@ -38,12 +38,9 @@ impl Applier {
     fn is_too_large(&self, crowded: bool) -> bool {
         let options = &self.shared.options;
         let (live, segment) = (self.live_len(), u64::from(options.segment_len));
-        let allowed = if crowded {
-            live + live / 4 + 3 * segment
-        } else {
-            live.saturating_mul(options.max_amplification.into()) + 2 * segment
-        };
-        self.shared.space.log_len() > allowed
+        let allowed = if crowded { live + live / 4 } else { live.saturating_mul(options.max_amplification.into()) };
+        // Whatever lives: the segment that is written, the next one, the reserve.
+        self.shared.space.log_len() > allowed + 3 * segment
     }
 
     /// The oldest segment, if it could go.
@@ -63,7 +60,8 @@ impl Applier {
             self.definitions.iter().filter(|(_, defined)| **defined == segment).map(|(id, _)| *id).collect();
         let here = self.index.segment_uses().get(&segment).map_or(0, |uses| uses.messages);
         let more = (entries.len() as u64) < here;
-        let cargo: Result<VecDeque<Cargo>> = entries.into_iter().filter_map(|entry| self.load(entry).transpose()).collect();
+        let cargo: Result<VecDeque<Cargo>> =
+            entries.into_iter().filter_map(|entry| self.load(entry).transpose()).collect();
         match cargo {
             Ok(cargo) if cargo.is_empty() && queues.is_empty() => {}
             Ok(cargo) => {
@@ -168,4 +166,3 @@ fn short(error: &Error) -> String {
     text.truncate(text.floor_char_boundary(MAX_ERROR_LEN));
     text
 }
-

@@ -25,8 +25,8 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
 
 use crate::engine::applier::Answer;
-use crate::engine::space::Space;
 use crate::engine::report::RebuildReport;
+use crate::engine::space::Space;
 use crate::engine::stats::{QueueStats, StoreStats};
 use crate::env::store_clock::StoreClock;
 use crate::error::{Error, ErrorKind, Result};

@@ -12,7 +12,7 @@
 //! # Crashes
 //! A crash in a write can tear only the older slot; the newer one stays. What is removed because of a
 //! checkpoint must be unnecessary to the other slot too, which may have to serve in its place:
-//! see [`CheckpointFile::first_segment`].
+//! see [`CheckpointFile::first_segment`]. A write that finds no room is like such a crash, and is done again.
 //!
 //! # Not here
 //! When a checkpoint is taken: `engine/checkpoint.rs`.
@@ -26,6 +26,7 @@ use crate::error::{Damage, Error, Result};
 use crate::types::{Lsn, Timestamp};
 
 use super::format::{finish_block, read_block, start_block};
+use super::segments::is_full;
 use super::store_file::write_beside;
 
 pub(crate) const CHECKPOINT_FILE: &str = "CHECKPOINT";
@@ -153,18 +154,22 @@ impl CheckpointFile {
     /// Writes `checkpoint` over the older slot and syncs it. Its generation is set here.
     ///
     /// # Errors
-    /// `Io`: the slot's content is unknown, the other slot stands. Nothing is written any more:
-    /// every later call gives the same error.
+    /// `Full` from the write: the slot may be torn, the other one stands, and the next call writes the same
+    /// slot again. `Io`, and whatever the sync says: the slot's content is unknown, the other one stands.
+    /// Nothing is written any more: every later call gives the same error.
     pub(crate) fn write(&mut self, checkpoint: Checkpoint) -> Result<()> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
         let next = Checkpoint { generation: self.newest.generation + 1, ..checkpoint };
         let start = (next.generation % 2) * SLOT_LEN as u64;
-        let write = self.file.write_all_at(&next.encode(self.seed), start).and_then(|()| self.file.sync_data());
-        if let Err(e) = write {
-            let error = Error::io("writing", &self.path, e);
-            self.failed = Some(error.clone());
+        let write = self.file.write_all_at(&next.encode(self.seed), start).map_err(|e| ("writing", e));
+        let may_try_again = write.as_ref().is_err_and(|(_, e)| is_full(e));
+        if let Err((what, e)) = write.and_then(|()| self.file.sync_data().map_err(|e| ("syncing", e))) {
+            let error = Error::io(what, &self.path, e);
+            if !may_try_again {
+                self.failed = Some(error.clone());
+            }
             return Err(error);
         }
         self.other_first_segment = self.newest.first_segment;

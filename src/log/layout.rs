@@ -18,11 +18,13 @@ use crate::types::Lsn;
 use super::checkpoint::{CHECKPOINT_FILE, Checkpoint};
 use super::format::{FOOTER_LEN, Footer, SEGMENT_HEADER_LEN, SegmentHeader};
 use super::segments::segment_name;
-use super::spare::SPARE_NAME;
+use super::spare::SPARE_NAMES;
 use super::store_file::{STORE_FILE, StoreFile};
 
 pub(crate) const LOG_DIR: &str = "log";
 pub(crate) const QUARANTINE_DIR: &str = "quarantine";
+/// How the name of a copy that is being made in quarantine ends.
+pub(super) const KEPT_TMP_SUFFIX: &str = ".kept.tmp";
 
 /// A file with a segment's name.
 #[derive(Clone, Debug)]
@@ -67,6 +69,8 @@ impl Layout {
                 && [STORE_FILE, CHECKPOINT_FILE].map(|ours| format!("{ours}.tmp")).contains(&name)
             {
                 layout.removable.push(name);
+            } else if entry.kind == EntryKind::Dir && name == QUARANTINE_DIR {
+                layout.removable.extend(half_kept(fs, &dir.join(name)));
             } else if !is_ours(&name) {
                 layout.foreign.push(name);
             }
@@ -83,7 +87,7 @@ impl Layout {
                     let header = read_header(fs, &path, base, entry.len, store, read_only)?;
                     layout.segments.push(Candidate { path, base, len: entry.len, header });
                 }
-                _ if is_file && entry.name == SPARE_NAME => {}
+                _ if is_file && SPARE_NAMES.contains(&entry.name.as_str()) => {}
                 _ if is_file && (entry.name.ends_with(".tmp") || entry.name.ends_with(".spare")) => {
                     layout.removable.push(name);
                 }
@@ -208,6 +212,14 @@ impl Candidate {
 /// index's business.
 fn is_ours(name: &str) -> bool {
     [STORE_FILE, CHECKPOINT_FILE, LOG_DIR, QUARANTINE_DIR, "LOCK"].contains(&name) || name.starts_with("index")
+}
+
+/// Copies in quarantine that were never finished. All else there is for people.
+fn half_kept(fs: &Arc<dyn Fs>, dir: &Path) -> Vec<String> {
+    // What can not be listed stays: nothing depends on it.
+    let files = fs.read_dir(dir).unwrap_or_default().into_iter().filter(|entry| entry.kind == EntryKind::File);
+    let ours = files.filter(|entry| entry.name.ends_with(KEPT_TMP_SUFFIX));
+    ours.map(|entry| format!("{QUARANTINE_DIR}/{}", entry.name)).collect()
 }
 
 /// The header of the segment at `path`, `None` when its first block is not one.

@@ -1,8 +1,8 @@
 //! The log: bytes in order. It knows frames of opaque payload, record counts and LSNs.
 //!
 //! ```text
-//! log/  00000000000000000001.seg   00000000000000004711.seg   next.spare
-//!       └ header frame frame … footer ┘ └ header frame frame … zeros ┘
+//! log/  00000000000000000001.seg   00000000000000004711.seg   next.spare  reserve.spare
+//!       └ header frame frame … footer ┘ └ header frame frame … zeros ┘   the next one, and what is kept back
 //! ```
 //!
 //! [`recover`] reads it and gives a [`Log`] to append to; [`Segments`] reads records by position from any
@@ -26,8 +26,8 @@ use crate::types::{Lsn, Timestamp};
 mod checkpoint;
 mod format;
 mod layout;
-mod reader;
 mod quarantine;
+mod reader;
 mod recovery;
 mod repair;
 mod segment;
@@ -41,14 +41,14 @@ mod writer;
 pub(crate) use checkpoint::{Checkpoint, CheckpointFile, NO_INDEX};
 pub(crate) use format::FRAME_HEADER_LEN;
 pub(crate) use layout::LOG_DIR;
-pub(crate) use reader::{Found, LogReader, OwnedFrame};
 pub(crate) use quarantine::keep_in_quarantine;
+pub(crate) use reader::{Found, LogReader, OwnedFrame};
 pub(crate) use recovery::{Frame, RecoverOptions, Recovered, recover};
 pub(crate) use segment::Seen;
 pub(crate) use segments::{SegmentInfo, Segments};
-pub(crate) use spare::SpareMaker;
+pub(crate) use spare::{Room, SpareMaker};
 pub(crate) use store_file::StoreFile;
-pub(crate) use writer::{FrameStart, Log, Room};
+pub(crate) use writer::{FrameStart, Log};
 
 /// Makes the log's directory with its first segment, durably. A half-made one is completed; a whole one
 /// is left as it is.

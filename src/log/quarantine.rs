@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::env::{EntryKind, File, Fs, OpenMode};
 use crate::error::{Error, Result};
 
-use super::layout::QUARANTINE_DIR;
+use super::layout::{KEPT_TMP_SUFFIX, QUARANTINE_DIR};
 use super::segments::remove_file;
 
 /// What is not needed for certain is kept up to so many files and bytes.
@@ -40,7 +40,7 @@ pub(super) fn keep(
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(Error::io("creating", &dir, e)),
         _ => fs.sync_dir(store).map_err(|e| Error::io("syncing", store, e))?,
     }
-    let (path, tmp) = (dir.join(name), dir.join(format!("{name}.tmp")));
+    let (path, tmp) = (dir.join(name), dir.join(format!("{name}{KEPT_TMP_SUFFIX}")));
     let there = fs.read_dir(&dir).map_err(|e| Error::io("listing", &dir, e))?;
     if there.iter().any(|entry| entry.name == name && entry.len == len) {
         return Ok(Some(path));

@@ -28,7 +28,7 @@ use super::quarantine;
 use super::recovery::{Cut, Findings, RecoverOptions, Recovered, Stub, Torn};
 use super::segment::{CHUNK_LEN, Window};
 use super::segments::{SegmentInfo, Segments, is_full, remove_file, segment_name};
-use super::spare::{SpareMaker, remake, zero_fill};
+use super::spare::{Room, SpareMaker, remake, zero_fill};
 use super::store_file::StoreFile;
 use super::writer::{Active, Log, PendingSeal, activate, first_header};
 
@@ -41,26 +41,27 @@ pub(super) fn finish(
     layout: Layout,
     mut findings: Findings,
 ) -> Result<Recovered> {
-    let mut repair = Repair { fs, dir, store, options, layout, torn: None };
+    let spare = Arc::new(SpareMaker::new(Arc::clone(fs), layout.log_dir.clone(), options.segment_len));
+    let mut repair =
+        Repair { fs, dir, store, options, layout, spare: Arc::clone(&spare), torn: None, removed: Vec::new() };
     let cuts = [findings.cut.clone(), findings.stub.as_ref().and_then(|stub| stub.cut.clone())];
     for cut in cuts.iter().flatten() {
         repair.cut(cut)?;
     }
-    let log_dir = repair.layout.log_dir.clone();
-    let segments = Arc::new(Segments::new(Arc::clone(fs), log_dir.clone()));
+    let segments = Arc::new(Segments::new(Arc::clone(fs), repair.layout.log_dir.clone()));
     let (active, stub_was_removed) = repair.make_active(&segments, &findings)?;
     let mut log = Log {
         store: *store,
         seed: store.seed(),
-        segment_len: options.segment_len,
         epoch: findings.epoch.saturating_add(1),
-        spare: Arc::new(SpareMaker::new(Arc::clone(fs), log_dir, options.segment_len)),
+        spare,
         segments,
         active,
         pending_seal: None,
         next_lsn: findings.next,
         durable_lsn: findings.durable.min(findings.next.previous()),
         clock: findings.clock,
+        written_len: 0,
         reserved: None,
         broken: None,
     };
@@ -70,10 +71,7 @@ pub(super) fn finish(
         repair.seal(&mut log, &mut findings)?;
         repair.sync_all(&log, &findings)?;
         log.durable_lsn = log.written_lsn();
-        if let Some(stub) = stub_was_removed {
-            repair.layout.removable.push(format!("{LOG_DIR}/{}", segment_name(stub)));
-        }
-        repair.remove_leftovers()?;
+        repair.remove_leftovers(stub_was_removed)?;
     }
     Ok(Recovered {
         last_lsn: log.written_lsn(),
@@ -81,7 +79,7 @@ pub(super) fn finish(
         frames: findings.frames,
         ends_clean: findings.clean && repair.torn.is_none(),
         torn: repair.torn,
-        removed_files: if options.read_only { Vec::new() } else { repair.layout.removable },
+        removed_files: repair.removed,
         foreign_files: repair.layout.foreign,
         log,
     })
@@ -93,7 +91,10 @@ struct Repair<'r> {
     store: &'r StoreFile,
     options: &'r RecoverOptions,
     layout: Layout,
+    spare: Arc<SpareMaker>,
     torn: Option<Torn>,
+    /// Relative to the store's directory.
+    removed: Vec<String>,
 }
 
 impl Repair<'_> {
@@ -115,8 +116,9 @@ impl Repair<'_> {
                 kept = kept_result.ok().flatten();
             }
             let file = self.open(&cut.path)?;
-            // These blocks are there: zeroing them needs no room.
-            let zeroed = zero_fill(&file, cut.from, cut.to).and_then(|()| file.sync_data());
+            // These blocks are there: where zeroing them needs room all the same, the spares have it.
+            let zeroed = self.spare.insist(|| zero_fill(&file, cut.from, cut.to));
+            let zeroed = zeroed.and_then(|()| file.sync_data());
             zeroed.map_err(|e| Error::io("cutting", &cut.path, e))?;
         }
         self.torn = Some(Torn {
@@ -141,9 +143,8 @@ impl Repair<'_> {
         let name = format!("{segment}-{}-{crc:08x}.torn", cut.from);
         let len = u64::from(cut.to - cut.from);
         let mut write = |file: &dyn File, failed: &dyn Fn(io::Error) -> Error| {
-            chunks().try_for_each(|(at, len)| {
-                file.write_all_at(from.get(at, len)?, (at - cut.from).into()).map_err(failed)
-            })
+            chunks()
+                .try_for_each(|(at, len)| file.write_all_at(from.get(at, len)?, (at - cut.from).into()).map_err(failed))
         };
         quarantine::keep(self.fs, self.dir, &name, len, cut.ambiguous, &mut write)
     }
@@ -242,7 +243,7 @@ impl Repair<'_> {
             let Some(segment) = log.segments.get(footer.number) else { continue };
             let Some(path) = log.segments.path(footer.number) else { continue };
             log.pending_seal = Some(PendingSeal { file: self.open(&path)?, segment, footer: *footer });
-            match log.finish_seal() {
+            match log.finish_seal(Room::Ordinary) {
                 // The last one is tried again before the next frame is written; for older ones their
                 // successor goes on vouching.
                 Err(error) if error.kind() == ErrorKind::Full => {}
@@ -277,25 +278,38 @@ impl Repair<'_> {
 
     /// Removes what is of no use, old segments from the front. These go only once neither slot of the
     /// checkpoint needs them: what the newer one says may be visible without being durable.
-    fn remove_leftovers(&mut self) -> Result<()> {
+    ///
+    /// # Errors
+    /// When the stub can not be removed, which would be taken for damage once segments come behind it. All
+    /// else that can not be removed stays until the next opening.
+    fn remove_leftovers(&mut self, stub: Option<Lsn>) -> Result<()> {
+        if let Some(stub) = stub {
+            self.remove(format!("{LOG_DIR}/{}", segment_name(stub)))?;
+        }
+        let mut names = std::mem::take(&mut self.layout.removable);
         if !self.layout.old.is_empty() {
             match self.confirm_checkpoint() {
-                Ok(true) => self.layout.removable.append(&mut self.layout.old),
+                Ok(true) => names.append(&mut self.layout.old),
                 Ok(false) => {}
-                // They stay until the next opening.
                 Err(error) => tracing::warn!(%error, "segments that are not needed any more are not removed"),
             }
         }
-        if self.layout.removable.is_empty() {
-            return Ok(());
+        if let Err(error) = names.into_iter().try_for_each(|name| self.remove(name)) {
+            tracing::warn!(%error, "leftovers are not removed");
         }
-        for name in &self.layout.removable {
-            let path = self.dir.join(name);
-            remove_file(self.fs, &path).map_err(|e| Error::io("removing", &path, e))?;
+        if self.removed.is_empty() {
+            return Ok(());
         }
         let dir = &self.layout.log_dir;
         self.fs.sync_dir(dir).map_err(|e| Error::io("syncing", dir, e))?;
         self.fs.sync_dir(self.dir).map_err(|e| Error::io("syncing", self.dir, e))
+    }
+
+    fn remove(&mut self, name: String) -> Result<()> {
+        let path = self.dir.join(&name);
+        remove_file(self.fs, &path).map_err(|e| Error::io("removing", &path, e))?;
+        self.removed.push(name);
+        Ok(())
     }
 
     /// Has the newest checkpoint in both slots, durably. `false`: it is not the one that recovery was

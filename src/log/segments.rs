@@ -2,9 +2,9 @@
 //! needed any more.
 //!
 //! # Locking
-//! One `RwLock` over the table, held for a look-up only; reads happen outside it. Files of sealed
-//! segments are opened when first read; beyond a number of open files all but the active one are
-//! closed again.
+//! One `RwLock` over the table, one over the open files, held for a look-up only; reads happen outside them.
+//! The table's may be taken inside the other, never the other way round. Files are opened when first read;
+//! when many are open, those of sealed segments are closed again. What is removed is closed.
 //!
 //! # Crashes
 //! Segments go from the front, in order, each unlinked only after a durable checkpoint made it
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::env::{File, Fs, OpenMode};
 use crate::error::{Damage, Error, Result};
@@ -25,8 +25,8 @@ use crate::types::{Lsn, Position};
 
 use super::format::SEGMENT_HEADER_LEN;
 
-/// Files of sealed segments kept open at most.
-const MAX_OPEN_COUNT: usize = 256;
+/// Files kept open at most: a process may often have no more than 256, for everything it does.
+pub(super) const MAX_OPEN_COUNT: usize = 64;
 
 /// The file name of the segment that begins with `base`.
 pub(super) fn segment_name(base: Lsn) -> String {
@@ -51,7 +51,6 @@ pub(super) struct Segment {
     number: u32,
     base: Lsn,
     path: PathBuf,
-    file: Mutex<Option<Arc<dyn File>>>,
     len: AtomicU32,
     used: AtomicU32,
     next_lsn: AtomicU64,
@@ -91,22 +90,22 @@ pub(crate) struct Segments {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
     table: RwLock<BTreeMap<u32, Arc<Segment>>>,
-    open_count: Mutex<usize>,
+    /// By number. Only segments of the table are here.
+    open: RwLock<BTreeMap<u32, Arc<dyn File>>>,
 }
 
 impl Segments {
     pub(super) fn new(fs: Arc<dyn Fs>, dir: PathBuf) -> Self {
-        Self { fs, dir, table: RwLock::default(), open_count: Mutex::default() }
+        Self { fs, dir, table: RwLock::default(), open: RwLock::default() }
     }
 
-    /// Adds a segment. `file` is kept open until it is sealed and many others are.
+    /// Adds a segment. `file` is kept open until it is sealed and many others are open.
     pub(super) fn add(&self, info: SegmentInfo, file: Option<Arc<dyn File>>) -> Arc<Segment> {
         let narrow = |len: u64| u32::try_from(len).unwrap_or(u32::MAX);
         let segment = Arc::new(Segment {
             number: info.number,
             base: info.first_lsn,
             path: self.dir.join(segment_name(info.first_lsn)),
-            file: Mutex::new(file),
             len: narrow(info.len).into(),
             used: narrow(info.used).into(),
             next_lsn: info.last_lsn.map_or(info.first_lsn, |last| last.plus(1)).0.into(),
@@ -114,6 +113,10 @@ impl Segments {
         });
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         table.insert(info.number, Arc::clone(&segment));
+        drop(table);
+        if let Some(file) = file {
+            self.keep_open(info.number, file);
+        }
         segment
     }
 
@@ -152,25 +155,27 @@ impl Segments {
     }
 
     fn open(&self, segment: &Segment) -> io::Result<Arc<dyn File>> {
-        if let Some(file) = segment.file.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = open.get(&segment.number) {
             return Ok(Arc::clone(file));
         }
+        drop(open);
         let file = self.fs.open(&segment.path, OpenMode::Read)?;
-        let mut count = self.open_count.lock().unwrap_or_else(PoisonError::into_inner);
-        if *count >= MAX_OPEN_COUNT {
-            self.close_sealed();
-            *count = 0;
-        }
-        *count += 1;
-        *segment.file.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&file));
-        Ok(file)
+        Ok(self.keep_open(segment.number, file))
     }
 
-    fn close_sealed(&self) {
+    /// Keeps a file for the next read, unless somebody was quicker or its segment is gone by now.
+    fn keep_open(&self, number: u32, file: Arc<dyn File>) -> Arc<dyn File> {
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        for segment in table.values().filter(|segment| segment.sealed.load(Ordering::Acquire)) {
-            *segment.file.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if !table.contains_key(&number) {
+            return file;
         }
+        if open.len() >= MAX_OPEN_COUNT {
+            let is_sealed = |segment: &Arc<Segment>| segment.sealed.load(Ordering::Acquire);
+            open.retain(|number, _| table.get(number).is_some_and(|segment| !is_sealed(segment)));
+        }
+        Arc::clone(open.entry(number).or_insert(file))
     }
 
     /// All segments, oldest first.
@@ -186,7 +191,7 @@ impl Segments {
     }
 
     /// Bytes of all segments' files.
-    pub(crate) fn len_on_disk(&self) -> u64 {
+    pub(crate) fn disk_len(&self) -> u64 {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         table.values().map(|segment| u64::from(segment.len.load(Ordering::Acquire))).sum()
     }
@@ -200,7 +205,7 @@ impl Segments {
     /// caller guarantees that both slots of the checkpoint name `first_segment` or a later one.
     ///
     /// # Errors
-    /// `Io`: those that could not be removed are still listed.
+    /// `Io`, `Full`, naming the file: it and those behind it are still listed, and the next call tries again.
     pub(crate) fn remove_before(&self, first_segment: u32) -> Result<u32> {
         let mut removed = 0;
         let result = self.unlink_before(first_segment, &mut removed);
@@ -227,6 +232,8 @@ impl Segments {
                 table.insert(segment.number, segment);
                 return Err(Error::io("removing", &path, e));
             }
+            // After the table: nobody keeps it open again.
+            self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&segment.number);
             *removed += 1;
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! begin(max) ──► append(frame) ──► sync()        begin may rotate:
-//!                                                1 spare ready · 2 old frames synced
+//!                                                1 spare ready, or the reserve · 2 old frames synced
 //!                                                3 header into the spare, synced · renamed, directory synced
 //!                                                4 footer into the old segment, synced
 //! ```
@@ -17,9 +17,14 @@
 //! whose header names the end of the one before it; recovery writes the footer if it is not there.
 //! In an append: a torn tail, which recovery cuts.
 //!
+//! # A full disk
+//! A segment that is there has its blocks, so what fits into it needs no room. For the next one, [`Room`] says
+//! whether a frame may have what is kept back. Without room `begin` changes nothing.
+//!
 //! # Not here
 //! What is in a frame; when to sync. The engine turns [`Log::is_broken`] into poison.
 
+use std::io;
 use std::sync::Arc;
 
 use crate::env::{File, Fs};
@@ -32,7 +37,7 @@ use super::format::{
     Spot, frame_len, len32, payload_crc,
 };
 use super::segments::{Segment, SegmentInfo, Segments, segment_name};
-use super::spare::{SpareMaker, zero_fill};
+use super::spare::{Room, SpareMaker, zero_fill};
 use super::store_file::StoreFile;
 
 /// Where the payload of the next frame will stand: the position of a record in it is
@@ -41,13 +46,6 @@ use super::store_file::StoreFile;
 pub(crate) struct FrameStart {
     pub(crate) segment: u32,
     pub(crate) payload_offset: u32,
-}
-
-/// Where a frame may get its room from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Room {
-    Ordinary,
-    Reserve,
 }
 
 /// The segment that is written to.
@@ -76,7 +74,6 @@ pub(super) struct PendingSeal {
 pub(crate) struct Log {
     pub(super) store: StoreFile,
     pub(super) seed: u32,
-    pub(super) segment_len: u32,
     pub(super) epoch: u32,
     pub(super) segments: Arc<Segments>,
     pub(super) spare: Arc<SpareMaker>,
@@ -85,6 +82,8 @@ pub(crate) struct Log {
     pub(super) next_lsn: Lsn,
     pub(super) durable_lsn: Lsn,
     pub(super) clock: Timestamp,
+    /// Bytes of the frames that were appended.
+    pub(super) written_len: u64,
     /// What the last `begin` made room for.
     pub(super) reserved: Option<usize>,
     pub(super) broken: Option<Error>,
@@ -119,10 +118,15 @@ impl Log {
         self.segments.used()
     }
 
-    /// Bytes that the active segment still has for frames.
+    /// Bytes of frames that were appended since this opening: only ever more, whatever is reclaimed.
+    pub(crate) const fn written_len(&self) -> u64 {
+        self.written_len
+    }
+
+    /// Bytes that are left for frames in the segment that is written to.
     pub(crate) fn room_left(&self) -> u64 {
         let Active { tail, len, sealed, .. } = self.active;
-        if sealed { 0 } else { u64::from(len.saturating_sub(tail).saturating_sub(FOOTER_LEN)) }
+        if sealed { 0 } else { len.saturating_sub(tail).saturating_sub(FOOTER_LEN).into() }
     }
 
     /// What makes the next segment ready, for another thread.
@@ -153,7 +157,8 @@ impl Log {
     }
 
     /// Makes sure that a frame with a payload of up to `max_payload_len` bytes fits behind the tail,
-    /// and says where its payload will stand. Rotates when it does not fit.
+    /// and says where its payload will stand. Rotates when it does not fit; `room` says what the new
+    /// segment may be made of.
     ///
     /// # Errors
     /// `Full`: there is no room; what is durable and where the next frame goes is as before, and the
@@ -161,29 +166,31 @@ impl Log {
     ///
     /// # Panics
     /// When `max_payload_len` is 0 or above the format's cap.
-    pub(crate) fn begin(&mut self, max_payload_len: usize, _room: Room) -> Result<FrameStart> {
+    pub(crate) fn begin(&mut self, max_payload_len: usize, room: Room) -> Result<FrameStart> {
         assert!((1..=MAX_PAYLOAD_LEN).contains(&max_payload_len), "a frame of {max_payload_len} bytes");
         self.usable()?;
         self.reserved = None;
         let frame = frame_len(max_payload_len);
         if !self.fits(frame) {
+            let needed = SEGMENT_HEADER_LEN + frame + FOOTER_LEN;
             if self.active.tail == SEGMENT_HEADER_LEN && !self.active.sealed {
-                self.grow(SEGMENT_HEADER_LEN + frame + FOOTER_LEN)?;
+                self.grow(needed, room)?;
             } else {
-                self.rotate(frame)?;
+                self.rotate(needed, room)?;
             }
         }
-        self.finish_seal()?;
+        self.finish_seal(room)?;
         self.reserved = Some(max_payload_len);
         let payload_offset = self.active.tail + len32(FRAME_HEADER_LEN);
         Ok(FrameStart { segment: self.active.number, payload_offset })
     }
 
-    /// Makes an empty segment as long as its first frame needs.
-    fn grow(&mut self, len: u32) -> Result<()> {
+    /// Makes an empty segment as long as its first frame needs. It can not be replaced by the reserve, which
+    /// would get the same name, but it can have the reserve's blocks.
+    fn grow(&mut self, len: u32, room: Room) -> Result<()> {
         let Active { file, len: old, .. } = &self.active;
         let path = || self.segments.path(self.active.number).unwrap_or_default();
-        if let Err(e) = zero_fill(file, *old, len) {
+        if let Err(e) = self.write_with(room, || zero_fill(file, *old, len)) {
             // What was added is zeros; it does no harm should it stay.
             let _ = file.set_len((*old).into());
             return Err(Error::io("growing", &path(), e));
@@ -197,8 +204,16 @@ impl Log {
         Ok(())
     }
 
-    fn rotate(&mut self, frame: u32) -> Result<()> {
-        self.finish_seal()?;
+    /// Does a write that frames wait for, at the price of the spares where `room` allows it.
+    fn write_with(&self, room: Room, mut write: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+        match room {
+            Room::Ordinary => write(),
+            Room::Reserve => self.spare.insist(write),
+        }
+    }
+
+    fn rotate(&mut self, needed: u32, room: Room) -> Result<()> {
+        self.finish_seal(room)?;
         self.sync()?;
         let old = &self.active;
         let last = self.written_lsn();
@@ -208,8 +223,7 @@ impl Log {
         })?;
         let header = SegmentHeader { number, epoch: self.epoch, base: self.next_lsn, clock: self.clock, predecessor };
         let bytes = header.encode(self.store.id.0, self.seed);
-        let len = self.segment_len.max(SEGMENT_HEADER_LEN + frame + FOOTER_LEN);
-        let (file, len) = match self.spare.install(len, &segment_name(header.base), &bytes) {
+        let (file, len) = match self.spare.install(room, needed, &segment_name(header.base), &bytes) {
             Ok(installed) => installed,
             Err(failed) if failed.unsure => return Err(self.break_with(failed.error)),
             Err(failed) => return Err(failed.error),
@@ -218,17 +232,18 @@ impl Log {
         let old = std::mem::replace(&mut self.active, next);
         let footer = Footer { number: old.number, end: old.tail, last, chain: old.chain };
         self.pending_seal = Some(PendingSeal { file: old.file, segment: old.segment, footer });
-        tracing::debug!(segment = number, base = header.base.0, "rotated");
-        self.finish_seal()
+        tracing::debug!(segment = number, base = header.base.0, len, "rotated");
+        self.finish_seal(room)
     }
 
     /// Writes the predecessor's footer, if it is not known to be durable.
-    pub(super) fn finish_seal(&mut self) -> Result<()> {
+    pub(super) fn finish_seal(&mut self, room: Room) -> Result<()> {
         let Some(PendingSeal { file, segment, footer }) = &self.pending_seal else { return Ok(()) };
         let path = self.segments.path(footer.number).unwrap_or_default();
         // Without room for it (it has its room, but not every file system honours that) nothing is
         // lost: the frames before it are durable, and what is written of it is written again.
-        if let Err(e) = file.write_all_at(&footer.encode(self.seed), footer.end.into()) {
+        let bytes = footer.encode(self.seed);
+        if let Err(e) = self.write_with(room, || file.write_all_at(&bytes, footer.end.into())) {
             let error = Error::io("sealing", &path, e);
             return Err(if error.kind() == ErrorKind::Full { error } else { self.break_with(error) });
         }
@@ -248,6 +263,9 @@ impl Log {
     /// Appends a frame of `record_count` records. `frame` is [`FRAME_HEADER_LEN`] bytes of anything,
     /// then the payload; the header is put into it, end mark and padding behind it. Written with one
     /// write; not synced. Returns the LSN of the last record.
+    ///
+    /// A write that finds no room is done once more, after the spares were given up: nothing was synced, so the
+    /// same bytes at the same place are all there is to it.
     ///
     /// # Errors
     /// Any: the log is broken.
@@ -292,11 +310,13 @@ impl Log {
         frame.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
         frame.push(END_MARK);
         frame.resize(header.len() as usize, 0);
-        if let Err(e) = self.active.file.write_all_at(frame, self.active.tail.into()) {
+        let Active { file, tail, .. } = &self.active;
+        if let Err(e) = self.spare.insist(|| file.write_all_at(frame, (*tail).into())) {
             let path = self.segments.path(self.active.number).unwrap_or_default();
             return Err(self.break_with(Error::io("appending to", &path, e)));
         }
         self.active.tail += header.len();
+        self.written_len += u64::from(header.len());
         self.active.chain = crc;
         self.next_lsn = header.last_lsn().plus(1);
         self.active.segment.advance(self.active.tail, self.next_lsn);
@@ -365,5 +385,6 @@ pub(super) fn make_first(
     let header = first_header(now, 1, 1);
     let spare = SpareMaker::new(Arc::clone(fs), dir.to_owned(), len);
     let bytes = header.encode(store.id.0, store.seed());
-    spare.install(len, &segment_name(header.base), &bytes).map(|_| ()).map_err(|failed| failed.error)
+    let made = spare.install(Room::Ordinary, len, &segment_name(header.base), &bytes);
+    made.map(|_| ()).map_err(|failed| failed.error)
 }

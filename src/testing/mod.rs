@@ -197,7 +197,7 @@ impl Rig {
     /// Makes the next segment ready.
     pub fn step_keeper(&self) {
         if let Some(by_hand) = self.running().as_mut() {
-            let _ = by_hand.spare.make();
+            by_hand.committer.shared.space.make_spare();
         }
     }
 

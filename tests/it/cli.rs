@@ -74,7 +74,8 @@ impl Bench {
     }
 
     fn open(&self) -> Store {
-        pollster::block_on(Store::open_with(self.store(), Options::new().segment_len(8 * 1024).max_amplification(100))).unwrap()
+        pollster::block_on(Store::open_with(self.store(), Options::new().segment_len(8 * 1024).max_amplification(100)))
+            .unwrap()
     }
 }
 

@@ -54,6 +54,8 @@ pub enum FaultKind {
     Eacces,
     /// Read-only file system; nothing happened.
     Erofs,
+    /// Too many open files; nothing happened. For calls that open something; others are not counted.
+    Emfile,
     /// Half of the bytes are written, then an input/output error. For other calls: as `Eio`.
     ShortWrite,
     /// The sync fails, and what was to be synced counts as clean: a second sync succeeds, readers
@@ -88,8 +90,18 @@ impl FaultKind {
             Self::Edquot => Errno::DQUOT.into(),
             Self::Eacces => Errno::ACCESS.into(),
             Self::Erofs => Errno::ROFS.into(),
+            Self::Emfile => Errno::MFILE.into(),
             Self::Crash => dead(),
             Self::Eio | Self::ShortWrite | Self::SyncLost | Self::BitFlipRead => Errno::IO.into(),
+        }
+    }
+
+    /// Whether a call of this kind can fail so.
+    const fn can_strike(self, op: Op) -> bool {
+        match self {
+            Self::BitFlipRead => matches!(op, Op::Read),
+            Self::Emfile => !matches!(op, Op::Read | Op::Write | Op::Sync | Op::SetLen | Op::Rename | Op::Remove),
+            _ => true,
         }
     }
 
@@ -112,7 +124,7 @@ struct Armed {
 impl Armed {
     fn matches(&self, op: Op, path: &Path) -> bool {
         (self.fault.op == Op::Any || self.fault.op == op)
-            && (self.fault.kind != FaultKind::BitFlipRead || op == Op::Read)
+            && self.fault.kind.can_strike(op)
             && self.part.as_ref().is_none_or(|part| path.to_string_lossy().contains(part.as_str()))
     }
 }

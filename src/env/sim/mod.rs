@@ -279,6 +279,12 @@ impl SimDisk {
         Self::of(fork)
     }
 
+    /// How many open files there are, locks included.
+    #[cfg(test)]
+    pub(crate) fn open_count(&self) -> usize {
+        self.lock().tree.open_count()
+    }
+
     /// A hash of all paths and bytes as a reader sees them. Equal contents have equal hashes, on
     /// every machine.
     #[must_use]

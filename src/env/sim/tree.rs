@@ -363,6 +363,16 @@ impl Tree {
         self.nodes.retain(|id, _| reached.contains(id));
     }
 
+    /// How many open files there are, those without a name included.
+    #[cfg(test)]
+    pub(super) fn open_count(&self) -> usize {
+        let handles = |node: &Node| match node {
+            Node::File { open, .. } => Arc::strong_count(open) - 1,
+            Node::Dir(_) => 0,
+        };
+        self.nodes.values().map(handles).sum()
+    }
+
     #[cfg(test)]
     pub(super) fn node_count(&self) -> usize {
         self.nodes.len()

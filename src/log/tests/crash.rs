@@ -15,7 +15,7 @@ fn live(rig: &Rig, frames: usize, life: &mut Life) {
     let sizes = [30, 1500, 448, 5000, 449, 2500, 1];
     life.written = log.written_lsn().0;
     for index in 0..frames {
-        if index % 5 == 3 && log.spare().make().is_err() {
+        if index % 5 == 3 && log.spare().make(u64::MAX).is_err() {
             return;
         }
         life.written = log.next_lsn().0;
@@ -143,7 +143,7 @@ fn without_room_in_any_call_of_begin_it_can_be_called_again_unless_the_log_is_br
         let mut log = rig.open().unwrap().found.log;
         append_synced(&mut log, 900);
         rig.disk.fail(Fault { op: Op::Any, after, times: 1, kind: FaultKind::Enospc });
-        let begun = log.begin(900);
+        let begun = log.begin(900, Room::Ordinary);
         let was_hit = rig.disk.injected() > 0;
         rig.disk.clear_faults();
         if let (Err(error), false) = (begun, log.is_broken()) {
@@ -169,7 +169,7 @@ fn a_failed_sync_breaks_the_log_for_good_and_the_next_opening_writes_again_what_
     assert_eq!(log.sync().unwrap_err().kind(), ErrorKind::Io);
     assert!(log.is_broken());
     assert_eq!(log.sync().unwrap_err().kind(), ErrorKind::Poisoned);
-    assert_eq!(log.begin(10).unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(log.begin(10, Room::Ordinary).unwrap_err().kind(), ErrorKind::Poisoned);
     assert_eq!(log.durable_lsn(), Lsn(2));
     // The frame is in the page cache, clean, and not on the disk. It is served now: it must stay.
     rig.disk.kill();
@@ -184,11 +184,12 @@ fn a_failed_write_breaks_the_log_and_leaves_a_torn_tail_or_nothing() {
     for kind in [FaultKind::Eio, FaultKind::Enospc, FaultKind::ShortWrite] {
         let rig = Rig::filled(2, 100);
         let mut log = rig.open().unwrap().found.log;
-        log.begin(1800).unwrap();
-        rig.disk.fail(Fault { op: Op::Write, after: 0, times: 1, kind });
+        log.begin(1800, Room::Ordinary).unwrap();
+        rig.disk.fail(Fault { op: Op::Write, after: 0, times: u64::MAX, kind });
         let mut frame = payload(3, FRAME_HEADER_LEN + 1800);
         log.append(&mut frame, 1, Timestamp(1)).unwrap_err();
         assert!(log.is_broken());
+        rig.disk.clear_faults();
         rig.disk.kill();
         assert_eq!(rig.opens_with(2).found.torn.is_some(), kind == FaultKind::ShortWrite);
     }
@@ -225,13 +226,17 @@ fn dice(seed: &mut u64, below: u64) -> u64 {
     (*seed >> 33) % below
 }
 
-/// Lives one after another, each with its own crash, with checkpoints and reclaim.
+/// Lives one after another, each with its own crash, with checkpoints and reclaim, on disks of any room.
 fn many_lives(seed: u64) {
     let mut luck = seed;
     let mut rig = Rig::with_seed(seed);
     let mut life = Life { synced: 0, written: 0 };
     for number in 0..8 {
         rig.segment_len = [4096, 8192, 5120][usize::try_from(dice(&mut luck, 3)).unwrap()];
+        match dice(&mut luck, 2) {
+            0 => rig.disk.set_capacity(None),
+            _ => rig.leave(dice(&mut luck, 20_000)),
+        }
         rig.disk.fail(Fault { op: Op::Any, after: dice(&mut luck, 300), times: 1, kind: FaultKind::Crash });
         if let Ok(opened) = rig.open() {
             run(&rig, opened.found.log, &mut life, &mut luck);
@@ -259,7 +264,7 @@ fn run(rig: &Rig, mut log: Log, life: &mut Life, luck: &mut u64) {
     let Ok((mut file, ..)) = CheckpointFile::open(&rig.disk.fs(), Path::new(DIR), ID.seed()) else { return };
     while !rig.disk.is_dead() {
         let done = match dice(luck, 12) {
-            0 => log.spare().make().map(|_| ()),
+            0 => log.spare().make(u64::MAX).map(|_| ()),
             1 | 2 => {
                 let list = log.segments().list();
                 let first = list[usize::try_from(dice(luck, list.len() as u64)).unwrap()].number;
@@ -270,10 +275,11 @@ fn run(rig: &Rig, mut log: Log, life: &mut Life, luck: &mut u64) {
             _ => {
                 let len = [1, 100, 447, 448, 1500, 3000, 7000][usize::try_from(dice(luck, 7)).unwrap()];
                 life.written = log.next_lsn().0;
-                try_append(&mut log, len).map(|_| life.synced = log.durable_lsn().0)
+                let room = if dice(luck, 2) == 0 { Room::Ordinary } else { Room::Reserve };
+                try_append_in(&mut log, len, room).map(|_| life.synced = log.durable_lsn().0)
             }
         };
-        if done.is_err() {
+        if done.is_err_and(|error| error.kind() != ErrorKind::Full) {
             return;
         }
     }

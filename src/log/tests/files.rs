@@ -205,20 +205,82 @@ fn frames_of_another_place_segment_opening_or_store_never_pass() {
     assert_eq!(rig.corrupt().first_lsn, Some(Lsn(3)));
 }
 
+/// BB-137.
 #[test]
-fn leftovers_of_ours_are_removed_and_foreign_files_are_left_and_named() {
+fn leftovers_of_ours_are_removed_and_foreign_files_are_left_and_named_once() {
     let rig = Rig::filled(1, 100);
-    let ours = ["STORE.tmp", "CHECKPOINT.tmp", "log/1.seg.tmp", "log/old.spare"];
+    let ours =
+        ["STORE.tmp", "CHECKPOINT.tmp", "log/1.seg.tmp", "log/old.spare", "quarantine/1.seg-512-0badcafe.kept.tmp"];
+    let kept = ["quarantine/1.seg-512-0badcafe.torn", "quarantine/notes.tmp"];
+    kept.iter().for_each(|name| rig.disk.write_raw(Path::new(DIR).join(name), *b"for a person"));
     let foreign = ["notes.txt", "log/1.seg", "log/README"];
     ours.iter().chain(&foreign).for_each(|name| rig.disk.write_raw(Path::new(DIR).join(name), *b"x"));
     rig.disk.write_raw("/store/log/00000000000000000050.seg/inner", *b"a directory with a segment's name");
     rig.disk.write_raw("/store/log/next.spare", *b"junk from before");
+    rig.disk.write_raw("/store/log/reserve.spare", *b"junk from before");
     let opened = rig.opens_with(1);
-    assert_eq!(opened.found.removed_files, sorted(ours.map(String::from).to_vec()));
+    assert_eq!(sorted(opened.found.removed_files), sorted(ours.map(String::from).to_vec()));
     let named = ["log/00000000000000000050.seg", "log/1.seg", "log/README", "notes.txt"];
     assert_eq!(sorted(opened.found.foreign_files), named);
     foreign.iter().for_each(|name| assert!(rig.disk.read_raw(Path::new(DIR).join(name)).is_some()));
     ours.iter().for_each(|name| assert!(rig.disk.read_raw(Path::new(DIR).join(name)).is_none()));
+    kept.iter().for_each(|name| assert!(rig.disk.read_raw(Path::new(DIR).join(name)).is_some()));
+}
+
+#[test]
+fn a_leftover_that_can_not_be_removed_stays_until_the_next_opening_but_not_a_stub() {
+    for kind in [FaultKind::Eacces, FaultKind::Eio, FaultKind::Enospc] {
+        let rig = five_segments();
+        rig.disk.write_raw("/store/log/x.tmp", *b"x");
+        rig.checkpoint(9, 3);
+        rig.disk.fail(Fault { op: Op::Remove, after: 1, times: 1, kind });
+        let opened = rig.open().unwrap();
+        assert_eq!(opened.found.removed_files, ["log/x.tmp"]);
+        assert_eq!((opened.frames[0].first_lsn, opened.found.last_lsn), (Lsn(5), Lsn(9)));
+        rig.disk.kill();
+        let opened = rig.open().unwrap();
+        assert_eq!(opened.found.removed_files.len(), 2);
+        assert_eq!(opened.found.last_lsn, Lsn(9));
+        // A file without a header would stand between segments once the log goes on.
+        let rig = Rig::filled(1, 100);
+        rig.disk.write_raw("/store/log/00000000000000000099.seg", *b"");
+        rig.disk.fail(Fault { op: Op::Remove, after: 0, times: 1, kind });
+        assert!(rig.open().err().unwrap().to_string().contains("00000000000000000099.seg"));
+        rig.opens_with(1);
+    }
+}
+
+#[test]
+fn spares_of_any_length_that_an_earlier_opening_left_are_made_whole_or_left_as_long_as_they_were() {
+    for len in [0, 1, 511, 4095, 4096, 9000] {
+        let rig = Rig::filled(2, 900);
+        let names = ["/store/log/next.spare", "/store/log/reserve.spare"];
+        names.iter().for_each(|name| rig.disk.write_raw(name, vec![0xAB; len]));
+        let lens = |rig: &Rig| names.map(|name| rig.disk.read_raw(name).map(|bytes| bytes.len()));
+        let full = rig.fork();
+        full.fill_up();
+        let spare = opened_log(&full).spare();
+        assert_eq!(spare.len_on_disk(), 2 * len as u64);
+        if len < 4096 {
+            assert_eq!(spare.make(u64::MAX).unwrap_err().kind(), ErrorKind::Full);
+            assert!(lens(&full)[1].is_none_or(|left| left == len), "{len}");
+            assert_eq!((spare.rooms().spare, spare.rooms().reserve), (0, 0));
+            full.disk.set_capacity(None);
+        }
+        for (rig, spare) in [(&rig, opened_log(&rig).spare()), (&full, spare)] {
+            assert!(spare.make(u64::MAX).unwrap());
+            assert_eq!(lens(rig), [Some(4096), Some(4096)]);
+            assert_eq!(spare.len_on_disk(), 8192);
+            names.iter().for_each(|name| assert!(rig.disk.read_raw(name).unwrap().iter().all(|byte| *byte == 0)));
+            rig.disk.kill();
+            let opened = rig.opens_with(2);
+            assert!(opened.found.removed_files.is_empty() && opened.found.foreign_files.is_empty());
+        }
+    }
+}
+
+fn opened_log(rig: &Rig) -> Log {
+    rig.open().unwrap().found.log
 }
 
 fn sorted(mut names: Vec<String>) -> Vec<String> {
@@ -359,11 +421,38 @@ fn a_power_cut_in_a_checkpoint_leaves_the_old_or_the_new_one() {
 }
 
 #[test]
-fn a_checkpoint_that_failed_once_is_not_tried_again() {
-    let rig = Rig::new();
-    let (mut file, ..) = CheckpointFile::open(&rig.disk.fs(), Path::new(DIR), ID.seed()).unwrap();
-    rig.disk.fail(Fault { op: Op::Sync, after: 0, times: 1, kind: FaultKind::SyncLost });
-    assert_eq!(file.write(checkpoint(10, 1)).unwrap_err().kind(), ErrorKind::Io);
-    assert_eq!(file.write(checkpoint(20, 1)).unwrap_err().kind(), ErrorKind::Io);
-    assert_eq!(file.newest().durable_lsn, Lsn::ZERO);
+fn a_checkpoint_that_failed_once_is_not_tried_again_unless_only_room_was_missing() {
+    let sticky = [
+        (Op::Sync, FaultKind::SyncLost, ErrorKind::Io),
+        (Op::Sync, FaultKind::Enospc, ErrorKind::Full),
+        (Op::Write, FaultKind::Eio, ErrorKind::Io),
+        (Op::Write, FaultKind::ShortWrite, ErrorKind::Io),
+    ];
+    for (op, kind, expected) in sticky {
+        let rig = Rig::new();
+        let (mut file, ..) = CheckpointFile::open(&rig.disk.fs(), Path::new(DIR), ID.seed()).unwrap();
+        rig.disk.fail(Fault { op, after: 0, times: 1, kind });
+        assert_eq!(file.write(checkpoint(10, 1)).unwrap_err().kind(), expected);
+        assert_eq!(file.write(checkpoint(20, 1)).unwrap_err().kind(), expected);
+        assert_eq!(file.newest().durable_lsn, Lsn::ZERO);
+    }
+    for kind in [FaultKind::Enospc, FaultKind::Edquot] {
+        let rig = Rig::new();
+        let (mut file, ..) = CheckpointFile::open(&rig.disk.fs(), Path::new(DIR), ID.seed()).unwrap();
+        file.write(checkpoint(10, 2)).unwrap();
+        rig.disk.fail(Fault { op: Op::Write, after: 0, times: 3, kind });
+        for durable in 20..23 {
+            assert_eq!(file.write(checkpoint(durable, 5)).unwrap_err().kind(), ErrorKind::Full);
+            assert_eq!((file.newest().durable_lsn, file.first_segment()), (Lsn(10), 1));
+        }
+        // A part of the slot may have been written.
+        let start = (file.newest().generation + 1) % 2 * 4096;
+        rig.edit(Path::new("/store/CHECKPOINT"), |bytes| bytes[usize::try_from(start).unwrap() + 40] ^= 1);
+        let (_, found, damaged) = CheckpointFile::open(&rig.disk.fs(), Path::new(DIR), ID.seed()).unwrap();
+        assert_eq!((found.durable_lsn, damaged), (Lsn(10), true));
+        file.write(checkpoint(23, 5)).unwrap();
+        assert_eq!((file.newest().durable_lsn, file.first_segment()), (Lsn(23), 2));
+        let (_, found, damaged) = CheckpointFile::open(&rig.disk.fs(), Path::new(DIR), ID.seed()).unwrap();
+        assert_eq!((found.durable_lsn, damaged), (Lsn(23), false));
+    }
 }

@@ -144,7 +144,7 @@ fn the_pages_frame_is_what_the_log_writes() {
     let fs = disk.fs();
     let mut log = recover(&fs, Path::new("/"), &store, options, &mut |_| Ok(()), &mut |_, _| {}).unwrap().log;
     log.epoch = 2;
-    assert_eq!(log.begin(len).unwrap(), FrameStart { segment: spot.segment, payload_offset: 512 + 64 });
+    assert_eq!(log.begin(len, Room::Ordinary).unwrap(), FrameStart { segment: spot.segment, payload_offset: 512 + 64 });
     let mut frame = vec![0; FRAME_HEADER_LEN];
     frame.extend(&page[FRAME_HEADER_LEN..FRAME_HEADER_LEN + len]);
     log.append(&mut frame, 1, Timestamp(1_700_000_000_123)).unwrap();

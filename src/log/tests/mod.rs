@@ -12,8 +12,11 @@ mod crash;
 mod damage;
 mod files;
 mod golden;
+mod open_files;
 mod reader;
+mod reserve;
 mod space;
+mod sweep;
 mod table;
 
 const DIR: &str = "/store";
@@ -57,7 +60,11 @@ fn payload(seed: u64, len: usize) -> Vec<u8> {
 }
 
 fn try_append(log: &mut Log, len: usize) -> Result<Position> {
-    let start = log.begin(len)?;
+    try_append_in(log, len, Room::Ordinary)
+}
+
+fn try_append_in(log: &mut Log, len: usize, room: Room) -> Result<Position> {
+    let start = log.begin(len, room)?;
     let mut frame = vec![0xEE; FRAME_HEADER_LEN];
     frame.extend(payload(log.next_lsn().0, len));
     let clock = Timestamp(1000 + log.next_lsn().0);
@@ -135,6 +142,16 @@ impl Rig {
         // Into both slots, as a store does before it removes segments.
         file.write(checkpoint(durable, first_segment)).unwrap();
         file.write(checkpoint(durable, first_segment)).unwrap();
+    }
+
+    /// Lets the disk have room for so many bytes more.
+    fn leave(&self, free: u64) {
+        let used = self.disk.list_raw().iter().map(|(_, len)| len).sum::<u64>();
+        self.disk.set_capacity(Some(used + free));
+    }
+
+    fn fill_up(&self) {
+        self.leave(0);
     }
 
     /// A log of `count` synced frames of `len` bytes each.

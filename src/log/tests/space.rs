@@ -2,11 +2,6 @@
 
 use super::*;
 
-/// Bytes of all files.
-fn used(rig: &Rig) -> u64 {
-    rig.disk.list_raw().iter().map(|(_, len)| len).sum()
-}
-
 #[test]
 fn a_frame_that_ends_where_the_footer_must_begin_fits_and_one_byte_more_rotates() {
     let room = SEGMENT_LEN as usize - 2 * 512 - FRAME_HEADER_LEN - 1;
@@ -44,7 +39,7 @@ fn a_payload_longer_than_a_segment_gets_a_segment_as_long_as_it_needs() {
     for first in [10, 20_000] {
         let rig = Rig::new();
         let mut log = rig.open().unwrap().found.log;
-        log.spare().make().unwrap();
+        log.spare().make(u64::MAX).unwrap();
         append_synced(&mut log, first);
         append_synced(&mut log, 50_000);
         append_synced(&mut log, 10);
@@ -60,10 +55,10 @@ fn without_room_for_a_segment_begin_changes_nothing_and_works_when_there_is_room
     for first in [900, 1] {
         let rig = Rig::filled(first, 900);
         let mut log = rig.open().unwrap().found.log;
-        rig.disk.set_capacity(Some(used(&rig) + 100));
+        rig.leave(100);
         let before = rig.disk.hash();
         for _ in 0..3 {
-            assert_eq!(log.begin(3000).unwrap_err().kind(), ErrorKind::Full);
+            assert_eq!(log.begin(3000, Room::Ordinary).unwrap_err().kind(), ErrorKind::Full);
             assert!(!log.is_broken());
             assert_eq!(rig.disk.hash(), before);
         }
@@ -84,23 +79,24 @@ fn a_spare_that_is_ready_serves_a_rotation_on_a_full_disk() {
     let rig = Rig::filled(2, 900);
     let mut log = rig.open().unwrap().found.log;
     let spare = log.spare();
-    assert!(spare.make().unwrap());
-    assert!(!spare.make().unwrap(), "it is ready already");
-    rig.disk.set_capacity(Some(used(&rig)));
+    assert!(spare.make(u64::MAX).unwrap());
+    assert!(!spare.make(u64::MAX).unwrap(), "it is ready already");
+    rig.fill_up();
     append_synced(&mut log, 2000);
-    assert_eq!(spare.make().unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(spare.make(u64::MAX).unwrap_err().kind(), ErrorKind::Full);
     assert!(rig.disk.read_raw("/store/log/next.spare").is_none(), "a part of a spare is of no use");
     rig.disk.kill();
     rig.opens_with(3);
 }
 
 #[test]
-fn a_spare_that_an_earlier_opening_left_is_the_reserve_and_is_never_trusted() {
+fn a_spare_that_an_earlier_opening_left_is_used_on_a_full_disk_and_never_trusted() {
     let rig = Rig::filled(2, 900);
-    rig.open().unwrap().found.log.spare().make().unwrap();
+    rig.open().unwrap().found.log.spare().make(u64::MAX).unwrap();
     rig.disk.kill();
+    assert!(rig.disk.remove_raw("/store/log/reserve.spare"));
     rig.edit(Path::new("/store/log/next.spare"), |bytes| bytes.fill(0xAB));
-    rig.disk.set_capacity(Some(used(&rig)));
+    rig.fill_up();
     let mut log = rig.open().unwrap().found.log;
     append_synced(&mut log, 2000);
     append_synced(&mut log, 10);
@@ -117,7 +113,7 @@ fn a_full_disk_does_not_keep_a_torn_tail_from_being_cut() {
     append(&mut log, 1500);
     rig.disk.kill();
     rig.edit(&rig.last_segment(), |bytes| bytes[1536..2048].fill(0));
-    rig.disk.set_capacity(Some(used(&rig)));
+    rig.fill_up();
     let opened = rig.opens_with(1);
     assert_eq!(opened.found.torn.unwrap().kept, None);
 }
@@ -131,15 +127,15 @@ fn a_full_disk_does_not_keep_a_broken_newest_header_from_being_mended() {
     let path = rig.last_segment();
     rig.edit(&path, |bytes| bytes.fill(0));
     let full = rig.fork();
-    full.disk.set_capacity(Some(used(&full)));
+    full.fill_up();
     full.opens_with(2);
     // Nor does an empty file, for which there is no room: what there is is served, and the log goes on
     // when there is room.
     rig.disk.write_raw(&path, []);
-    rig.disk.set_capacity(Some(used(&rig)));
+    rig.fill_up();
     let mut opened = rig.open().unwrap();
     assert_intact(&opened.frames, 2);
-    assert_eq!(opened.found.log.begin(10).unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(opened.found.log.begin(10, Room::Ordinary).unwrap_err().kind(), ErrorKind::Full);
     rig.disk.kill();
     assert_intact(&rig.open().unwrap().frames, 2);
     let mut log = opened_again(&rig);
@@ -166,6 +162,30 @@ fn a_torn_tail_is_kept_until_quarantine_is_full_and_what_is_there_is_never_remov
         let torn = rig.opens_with(1).found.torn.unwrap();
         assert_eq!(torn.kept.is_some(), count == 63);
         assert!(rig.disk.read_raw("/store/quarantine/0").is_some());
+    }
+}
+
+#[test]
+fn a_segment_that_can_not_be_removed_is_named_and_stays_until_the_next_call_removes_it() {
+    for kind in [FaultKind::Eacces, FaultKind::Erofs, FaultKind::Eio, FaultKind::Enospc] {
+        let rig = Rig::filled(9, 1100);
+        let segments = rig.open().unwrap().found.log.segments();
+        let path = segments.path(2).unwrap();
+        for times in [1, 2] {
+            rig.disk.fail(Fault { op: Op::Remove, after: 2 - times, times: 1, kind });
+            let error = segments.remove_before(4).unwrap_err();
+            assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+            assert_eq!(error.kind(), if kind == FaultKind::Enospc { ErrorKind::Full } else { ErrorKind::Io });
+            assert_eq!(segments.list().iter().map(|info| info.number).collect::<Vec<_>>(), [2, 3, 4, 5]);
+            let mut bytes = Vec::new();
+            segments.read(Position { segment: 2, offset: 576, len: 1100 }, &mut bytes).unwrap();
+            assert_eq!(bytes, payload(3, 1100));
+        }
+        assert_eq!(segments.remove_before(4).unwrap(), 2);
+        rig.checkpoint(9, 4);
+        rig.disk.kill();
+        assert_eq!(rig.open().unwrap().found.last_lsn, Lsn(9));
+        assert_eq!(rig.segments().len(), 2);
     }
 }
 
@@ -200,7 +220,7 @@ fn read_only_recovery_changes_nothing_and_gives_a_log_that_can_not_be_written() 
     let before = rig.disk.hash();
     let mut opened = rig.open().unwrap();
     assert_intact(&opened.frames, 2);
-    assert!(opened.found.log.is_broken() && opened.found.log.begin(1).is_err());
+    assert!(opened.found.log.is_broken() && opened.found.log.begin(1, Room::Ordinary).is_err());
     assert!(opened.found.removed_files.is_empty());
     assert_eq!(rig.disk.hash(), before);
 }

@@ -187,7 +187,7 @@ fn a_clean_mark_proves_what_is_before_it() {
     let mut rig = Rig::new();
     let mut log = rig.open().unwrap().found.log;
     append(&mut log, 100);
-    log.begin(1).unwrap();
+    log.begin(1, Room::Ordinary).unwrap();
     log.append_clean(&mut vec![1; FRAME_HEADER_LEN + 1], 1, Timestamp(1)).unwrap();
     log.sync().unwrap();
     rig.disk.kill();
@@ -204,7 +204,7 @@ fn a_frame_inside_a_lost_frames_payload_proves_nothing() {
     let path = rig.last_segment();
     let copy = rig.disk.read_raw(&path).unwrap()[512..1536].to_vec();
     let mut log = rig.open().unwrap().found.log;
-    let start = log.begin(448 + 1024).unwrap().payload_offset as usize - FRAME_HEADER_LEN;
+    let start = log.begin(448 + 1024, Room::Ordinary).unwrap().payload_offset as usize - FRAME_HEADER_LEN;
     let mut frame = vec![3; FRAME_HEADER_LEN + 448];
     frame.extend(copy);
     log.append(&mut frame, 1, Timestamp(1)).unwrap();
@@ -220,7 +220,7 @@ fn a_frame_inside_a_lost_frames_payload_proves_nothing() {
 fn a_body_that_looks_like_a_footer_of_another_version_does_not_keep_the_store_shut() {
     let rig = Rig::filled(1, 100);
     let mut log = rig.open().unwrap().found.log;
-    log.begin(1000).unwrap();
+    log.begin(1000, Room::Ordinary).unwrap();
     let mut frame = vec![3; FRAME_HEADER_LEN + 448];
     frame.extend(*b"REAPPEND\x09\0\0\0");
     frame.extend([7; 512]);

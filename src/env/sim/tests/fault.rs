@@ -70,6 +70,7 @@ fn each_kind_of_fault_is_the_error_the_system_gives() {
         (FaultKind::Edquot, io::ErrorKind::QuotaExceeded),
         (FaultKind::Eacces, io::ErrorKind::PermissionDenied),
         (FaultKind::Erofs, io::ErrorKind::ReadOnlyFilesystem),
+        (FaultKind::Emfile, io::Error::from(Errno::MFILE).kind()),
     ];
     for (kind, expected) in kinds {
         let disk = SimDisk::new(1);
@@ -77,6 +78,21 @@ fn each_kind_of_fault_is_the_error_the_system_gives() {
         assert_eq!(disk.fs().open(Path::new("/f"), OpenMode::CreateNew).err().unwrap().kind(), expected);
         assert_eq!(disk.list_raw(), vec![]);
     }
+}
+
+#[test]
+fn too_many_open_files_fail_what_opens_something_and_nothing_else() {
+    let disk = disk_with(b"abc");
+    let f = open(&disk.fs(), "/f");
+    disk.fail(fault(Op::Any, FaultKind::Emfile));
+    f.write_all_at(b"x", 0).unwrap();
+    f.sync_data().unwrap();
+    assert_eq!(disk.open_count(), 1);
+    assert_eq!(disk.fs().sync_dir(Path::new("/")).unwrap_err().raw_os_error(), Some(Errno::MFILE.raw_os_error()));
+    let again = open(&disk.fs(), "/f");
+    assert_eq!(disk.open_count(), 2);
+    drop((f, again));
+    assert_eq!(disk.open_count(), 0);
 }
 
 #[test]
