@@ -3,6 +3,7 @@
 //! # Not here
 //! Who gets which message: `engine/decide.rs`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -76,8 +77,10 @@ impl Receive {
         let Reply::Grants(grants) = shared.call(command, false).await? else { return Ok(Vec::new()) };
         let mut deliveries = Vec::with_capacity(grants.len());
         let mut unreadable = None;
-        for grant in &grants {
-            match read_current(&shared, &queue, grant).await {
+        let mut places = grants.iter().map(|grant| (grant.receipt.id, grant.entry)).collect();
+        for (index, grant) in grants.iter().enumerate() {
+            let rest = grants.get(index..).unwrap_or_default();
+            match read_current(&shared, &queue, grant, &mut places, rest).await {
                 Ok(delivery) => deliveries.push(delivery),
                 // Purged while it was on its way.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -100,18 +103,26 @@ impl Receive {
     }
 }
 
-/// Reads what was handed out; where it stands now, if it was carried to the log's end meanwhile.
-async fn read_current(shared: &Arc<Shared>, queue: &QueueName, grant: &Grant) -> Result<Delivery> {
-    let mut entry = grant.entry;
+/// Reads what was handed out. If it was carried to the log's end meanwhile, it is asked for where it and
+/// the `rest` stand now.
+async fn read_current(
+    shared: &Arc<Shared>,
+    queue: &QueueName,
+    grant: &Grant,
+    places: &mut BTreeMap<MessageId, Entry>,
+    rest: &[Grant],
+) -> Result<Delivery> {
+    let gone = || Error::not_found(format!("message {} is gone", grant.receipt.id));
     loop {
+        let entry = *places.get(&grant.receipt.id).ok_or_else(gone)?;
         match Delivery::read(shared, queue, grant.receipt, entry) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                let Reply::Seen(seen) = shared.call(Command::Find(grant.receipt), false).await? else {
-                    return Err(error);
-                };
-                let now = seen.first().map(|seen| seen.entry);
+                let receipts = rest.iter().map(|grant| grant.receipt).collect();
+                let Reply::Seen(seen) = shared.call(Command::Find(receipts), false).await? else { return Err(error) };
+                *places = seen.into_iter().map(|seen| (seen.entry.id, seen.entry)).collect();
                 // Still said to be where it is not: then the log lacks it.
-                entry = now.filter(|now| now.body != entry.body || now.detail != entry.detail).ok_or(error)?;
+                let now = places.get(&grant.receipt.id);
+                now.filter(|now| now.body != entry.body || now.detail != entry.detail).ok_or(error)?;
             }
             result => return result,
         }

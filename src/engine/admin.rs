@@ -158,7 +158,7 @@ impl Committer {
             oldest_segment_kept_for: crate::KeptFor::InUse,
             reserve_len: space.ready(self.log.room_left()),
             available_len: space.available(),
-            sends_refused: self.is_crowded,
+            sends_refused: self.crowded_by.is_some(),
             written_len: self.log.written_len(),
             relocated_len: self.meter.carried_len,
             reclaim_error: None,

@@ -187,13 +187,22 @@ pub(crate) enum Answer {
     },
     Checkpointed {
         lsn: Lsn,
-        /// Whether one more checkpoint lets segments go: both slots must do without them.
-        result: Result<bool>,
+        result: Result<Next>,
     },
     /// Another index on disk is in use: a checkpoint should name it.
     Renewed,
     /// What must be carried to the log's end before its oldest segment can go.
     Relocate(Load),
+}
+
+/// When the next checkpoint is wanted, beside those that news of the log bring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Next {
+    NotSoon,
+    /// It lets segments go: both slots must do without them.
+    AtOnce,
+    /// Something could not be removed; after the usual time it may be.
+    InTime,
 }
 
 /// Work for the applier, in order.
@@ -391,8 +400,11 @@ impl Applier {
                 let _ = reply.send(Ok(Reply::Store(stats)));
             }
             Ask::Checkpoint { durable, clean, crowded } => {
+                self.shared.space.note_reclaim(None);
                 let result = self.checkpoint(durable, clean);
-                self.shared.space.note_reclaim(result.as_ref().err().map(ToString::to_string));
+                if let Err(error) = &result {
+                    self.shared.space.note_reclaim(Some(error.to_string()));
+                }
                 if result.is_ok() && !clean {
                     self.propose_relocation(crowded);
                     self.renew_if_worth_it();
@@ -421,7 +433,7 @@ impl Applier {
         }
     }
 
-    fn checkpoint(&mut self, durable: Lsn, clean: bool) -> Result<bool> {
+    fn checkpoint(&mut self, durable: Lsn, clean: bool) -> Result<Next> {
         if !self.in_memory
             && let Err(error) = self.index.sync()
         {
@@ -444,10 +456,16 @@ impl Applier {
         })?;
         self.remove_old_generations();
         // Either slot may be the one that is read next: what both can do without may go.
-        let removed = self.shared.segments.remove_before(self.checkpoint.first_segment())?;
-        if removed > 0 {
-            tracing::debug!(removed, "segments that nothing live needs were removed");
+        let removed = self.shared.segments.remove_before(self.checkpoint.first_segment());
+        match removed {
+            Ok(0) => {}
+            Ok(removed) => tracing::debug!(removed, "segments that nothing live needs were removed"),
+            Err(error) => {
+                tracing::warn!(%error, "segments that nothing live needs stay; it is tried again");
+                self.shared.space.note_reclaim(Some(error.to_string()));
+                return Ok(Next::InTime);
+            }
         }
-        Ok(self.checkpoint.first_segment() < first_segment)
+        Ok(if self.checkpoint.first_segment() < first_segment { Next::AtOnce } else { Next::NotSoon })
     }
 }

@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use crate::engine::applier::Ask;
+use crate::engine::applier::{Ask, Next};
 use crate::engine::commit::Committer;
 use crate::error::{Error, Result};
 use crate::options::Durability;
@@ -31,6 +31,8 @@ pub(crate) struct CheckpointPlan {
     pub(crate) asked: bool,
     /// The next one is due at once: it will find a segment that can go.
     pub(crate) hurry: bool,
+    /// One is wanted in time although nothing else happens: something was left to do.
+    pub(crate) retry: bool,
     /// The last one that was written, and when.
     pub(crate) lsn: Lsn,
     pub(crate) at: Duration,
@@ -75,19 +77,18 @@ impl Committer {
             }
         }
         let plan = &self.checkpoint;
-        let news = self.log.durable_lsn() > plan.lsn;
+        let news = self.log.durable_lsn() > plan.lsn || plan.retry;
         let (every, len) = self.checkpoint_rhythm();
         let due = now.saturating_sub(plan.at) >= every || self.log.written_len() - plan.written_len >= len;
         if (news && due || plan.hurry) && !plan.asked && closing.is_none() {
             self.checkpoint.asked = true;
             self.checkpoint.hurry = false;
-            if self.is_crowded {
-                self.look_at_space();
-            }
+            self.checkpoint.retry = false;
+            self.look_at_space();
             if let Err(error) = self.shared.space.check_presence() {
                 return self.poison(error);
             }
-            let (durable, crowded) = (self.log.durable_lsn(), self.is_crowded);
+            let (durable, crowded) = (self.log.durable_lsn(), self.crowded_by.is_some());
             self.ask_index(Ask::Checkpoint { durable, clean: false, crowded });
         }
         self.ending = closing.is_some();
@@ -99,17 +100,18 @@ impl Committer {
     /// After which time and how many bytes of the log a checkpoint is due.
     fn checkpoint_rhythm(&self) -> (Duration, u64) {
         let len = CHECKPOINT_LEN.min(self.shared.options.segment_len.into());
-        if self.is_crowded { (CROWDED_EVERY, len / 4) } else { (CHECKPOINT_EVERY, len) }
+        if self.crowded_by.is_some() { (CROWDED_EVERY, len / 4) } else { (CHECKPOINT_EVERY, len) }
     }
 
-    pub(crate) fn checkpointed(&mut self, lsn: Lsn, result: Result<bool>) {
+    pub(crate) fn checkpointed(&mut self, lsn: Lsn, result: Result<Next>) {
         self.checkpoint.asked = false;
         self.checkpoint.at = self.clock.boottime();
         self.checkpoint.written_len = self.log.written_len();
         match result {
-            Ok(again) => {
+            Ok(next) => {
                 self.checkpoint.lsn = lsn;
-                self.checkpoint.hurry |= again;
+                self.checkpoint.retry |= next == Next::InTime;
+                self.checkpoint.hurry |= next == Next::AtOnce;
             }
             Err(error) => tracing::warn!(%error, "no checkpoint was written; it is tried again"),
         }
@@ -175,8 +177,8 @@ impl Committer {
             wake_in = wake_in.min(Timestamp(self.tables.event_horizon.0.saturating_sub(20_000)).since(now));
         }
         let mark = self.unmarked.then(|| self.last_write + MARK_AFTER);
-        let checkpoint = (self.log.durable_lsn() > self.checkpoint.lsn && !self.checkpoint.asked)
-            .then(|| self.checkpoint.at + self.checkpoint_rhythm().0);
+        let news = self.log.durable_lsn() > self.checkpoint.lsn || self.checkpoint.retry;
+        let checkpoint = (news && !self.checkpoint.asked).then(|| self.checkpoint.at + self.checkpoint_rhythm().0);
         if self.poison.is_none() && !self.ending {
             for at in [mark, checkpoint, self.sync_due()].into_iter().flatten() {
                 wake_in = wake_in.min(at.saturating_sub(boot));

@@ -81,8 +81,8 @@ pub(crate) struct Committer {
     pub(crate) leftover: VecDeque<Request>,
     /// The active segment, and how many messages were sent into it.
     pub(crate) sent_here: (u32, u64),
-    /// Sends are refused for lack of space: getting some back is urgent.
-    pub(crate) is_crowded: bool,
+    /// A send of so many bytes was refused for lack of space: getting some back is urgent.
+    pub(crate) crowded_by: Option<u64>,
     /// Written but not yet given to the applier, because not yet durable.
     pub(crate) unsynced: Vec<Change>,
     /// The applier has been given everything up to here.
@@ -118,7 +118,14 @@ impl Committer {
     ) -> Self {
         let boot = clock.boottime();
         Self {
-            checkpoint: CheckpointPlan { asked: false, hurry: false, lsn: checkpoint_lsn, at: boot, written_len: 0 },
+            checkpoint: CheckpointPlan {
+                asked: false,
+                hurry: false,
+                retry: false,
+                lsn: checkpoint_lsn,
+                at: boot,
+                written_len: 0,
+            },
             handed_over: log.durable_lsn(),
             dice: shared.clock.now().0 ^ u64::from(shared.seed),
             shared,
@@ -141,7 +148,7 @@ impl Committer {
             poison: None,
             leftover: VecDeque::new(),
             sent_here: (0, 0),
-            is_crowded: false,
+            crowded_by: None,
             unsynced: Vec::new(),
             events_asked: false,
             last_write: boot,

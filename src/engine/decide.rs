@@ -127,7 +127,7 @@ impl Committer {
             Command::Pause { queue, paused } => self.pause(&queue, paused),
             Command::Delete { queue, force } => self.delete(&queue, force),
             Command::Purge { queue, states } => self.purge(&queue, &states),
-            Command::Find(receipt) => Ok(self.find(&receipt)),
+            Command::Find(receipts) => Ok(self.find(&receipts)),
             Command::QueueStats(queue) => {
                 self.queue_id(&queue).map(|id| Reply::Queues(self.queue_stats(id).into_iter().collect()))
             }
@@ -155,10 +155,12 @@ impl Committer {
         self.group.refusal.as_ref().or(for_sends).filter(|_| Self::command_writes(command)).cloned()
     }
 
-    fn find(&self, receipt: &Receipt) -> Reply {
-        let found = self.tables.entry(receipt.queue, receipt.id).filter(|entry| entry.epoch == receipt.epoch);
-        let seen = found.map(|entry| Seen { entry: *entry, state: entry.state(self.group.now) });
-        Reply::Seen(seen.into_iter().collect())
+    fn find(&self, receipts: &[Receipt]) -> Reply {
+        let find = |receipt: &Receipt| {
+            let entry = self.tables.entry(receipt.queue, receipt.id).filter(|entry| entry.epoch == receipt.epoch)?;
+            Some(Seen { entry: *entry, state: entry.state(self.group.now) })
+        };
+        Reply::Seen(receipts.iter().filter_map(find).collect())
     }
 
     // ---- cold entries ---------------------------------------------------------------------------

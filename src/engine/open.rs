@@ -457,6 +457,9 @@ impl<'a> Recovery<'a> {
         };
         let checkpointed = self.checkpoint.lsn;
         let mut committer = Committer::new(shared, tasks, tables, recovered.log, Arc::clone(&env.clock), checkpointed);
+        applier.note_figures();
+        committer.look_at_space();
+        committer.checkpoint.hurry = applier.may_reclaim();
         scan_hidden(&mut committer, on_open, &mut report);
         Ok(Opened { committer, applier, lock, report })
     }

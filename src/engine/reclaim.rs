@@ -105,6 +105,7 @@ impl Committer {
                 format!("segment {segment} holds {needs} live bytes, and there is room for {has} to carry them on");
             tracing::warn!(reason = why, "the oldest segment of the log stays for now");
             self.shared.space.note_reclaim(Some(why));
+            self.checkpoint.retry = true;
             return;
         }
         // What changed since `as_of` is still known here: the index has not told of it yet.
@@ -131,6 +132,17 @@ impl Committer {
             0 => IDLE_SLICE_LEN,
             some => some.saturating_mul(2).clamp(MIN_SLICE_LEN, MAX_SLICE_LEN),
         };
+        self.slice_bound()
+    }
+
+    /// The same, when no more than this fits.
+    pub(crate) fn shorten_slice(&mut self, len: usize) -> usize {
+        self.relocation.slice_len = len;
+        let bound = self.slice_bound();
+        if bound <= len { bound } else { 0 }
+    }
+
+    fn slice_bound(&self) -> usize {
         let load = &self.relocation.load;
         let queues = load.queues.iter().map(|_| QUEUE_BOUND);
         let mut bound = 0;
@@ -176,7 +188,7 @@ impl Committer {
         }
         if self.relocation.is_empty() {
             if self.relocation.load.more {
-                self.group.ask(Ask::Relocate { crowded: self.is_crowded });
+                self.group.ask(Ask::Relocate { crowded: self.crowded_by.is_some() });
             } else {
                 // Now there is one more segment that nothing needs.
                 self.checkpoint.hurry = true;
@@ -262,7 +274,7 @@ impl Cargo {
     /// Most bytes of the record: what its records have now, and a full set of fields.
     fn bound(&self) -> usize {
         let Entry { body, detail, .. } = &self.entry;
-        let error_len = self.body.as_ref().err().map_or(0, |error| error.len() + 255);
-        body.len as usize + detail.len as usize + error_len + 3 * record::FIXED_BOUND
+        let error_len = self.body.as_ref().err().map_or(0, |error| error.len() + record::FIXED_BOUND + 255);
+        body.len as usize + detail.len as usize + error_len + 2 * record::FIXED_BOUND
     }
 }

@@ -26,13 +26,17 @@ use crate::engine::wait::Request;
 use crate::env::Fs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lifecycle::{self, Timeout};
-use crate::log::{Room, Segments, SpareMaker};
+use crate::log::{FRAME_HEADER_LEN, Room, Segments, SpareMaker};
 use crate::options::Options;
 use crate::record;
 use crate::types::Entry;
 
 /// Bytes of the log that it takes to receive and ack one message, each in a frame of its own: two blocks.
 const DRAIN_LEN: u64 = 2 * 512;
+/// Bytes that a message's record has more after it was carried.
+const CARRIED_MORE_LEN: u64 = 24;
+/// What a send takes at least, to tell whether space is short.
+const SMALL_SEND_LEN: u64 = 2 * 1024;
 /// Kept free in any case: frames for the end of a store and the like.
 const MIN_KEPT_LEN: u64 = 64 * 1024;
 /// Most bytes one frame gathers, unless a single request needs more.
@@ -50,10 +54,12 @@ pub(crate) struct Space {
     spare: Arc<SpareMaker>,
     segment_len: u64,
     limit: Option<u64>,
-    /// Bytes of the index on disk, and live messages in the segment that has most of them, as the
-    /// applier last saw it.
+    /// As the applier last saw it: bytes of the index on disk, live messages in the segment that has most of
+    /// them, bytes that are live in the log, live messages.
     index_len: AtomicU64,
     fullest: AtomicU64,
+    live_len: AtomicU64,
+    messages: AtomicU64,
     /// The last try to make a spare found no room: what the disk says is free cannot be had.
     is_tight: AtomicBool,
     reclaim_error: Mutex<Option<String>>,
@@ -76,13 +82,17 @@ impl Space {
             limit: options.max_store_bytes,
             index_len: AtomicU64::new(0),
             fullest: AtomicU64::new(0),
+            live_len: AtomicU64::new(0),
+            messages: AtomicU64::new(0),
             is_tight: AtomicBool::new(false),
             reclaim_error: Mutex::new(None),
         }
     }
 
     /// The applier's figures.
-    pub(crate) fn note_index(&self, index_len: u64, fullest: u64) {
+    pub(crate) fn note_index(&self, index_len: u64, live_len: u64, messages: u64, fullest: u64) {
+        self.live_len.store(live_len, Ordering::Relaxed);
+        self.messages.store(messages, Ordering::Relaxed);
         self.index_len.store(index_len, Ordering::Relaxed);
         self.fullest.store(fullest, Ordering::Relaxed);
     }
@@ -129,10 +139,20 @@ impl Space {
         left + rooms.spare + rooms.reserve
     }
 
+    /// Bytes of the log that must be there to drain the store: one segment after the other, or, where
+    /// messages go in another order than they came, by carrying what is left of each, which needs room to
+    /// begin with and leaves up to an eighth (see `survey.rs`) dead.
+    fn kept_len(&self, sent_here: u64) -> u64 {
+        let in_order = DRAIN_LEN * self.fullest.load(Ordering::Relaxed).max(sent_here);
+        let live = self.live_len.load(Ordering::Relaxed);
+        let growth = CARRIED_MORE_LEN * self.messages.load(Ordering::Relaxed);
+        let by_carrying = live / 8 + growth + live.min(3 * self.segment_len);
+        in_order.max(by_carrying).max(MIN_KEPT_LEN.min(self.segment_len))
+    }
+
     /// Why a send of `room` bytes is refused, if it is.
     fn refusal(&self, room: u64, left: u64, sent_here: u64) -> Option<Error> {
-        let drain = DRAIN_LEN * self.fullest.load(Ordering::Relaxed).max(sent_here);
-        let kept = drain.max(MIN_KEPT_LEN.min(self.segment_len));
+        let kept = self.kept_len(sent_here);
         let ready = self.ready(left);
         let fits = room <= left || room < self.spare.rooms().spare;
         if fits && ready >= room + kept {
@@ -162,15 +182,11 @@ impl Space {
     /// # Errors
     /// `Io` when it is not.
     pub(crate) fn check_presence(&self) -> Result<()> {
-        let active = self.segments.list().last().and_then(|active| self.segments.path(active.number));
-        match active.as_ref().map(|path| self.fs.metadata(path)) {
-            Some(Ok(None)) => {
-                let dir = self.dir.display();
-                Err(Error::new(ErrorKind::Io, format!("the files of the store are not in {dir} any more")))
-            }
-            // Where it cannot be told, the next write will.
-            _ => Ok(()),
+        if self.segments.list().last().is_none_or(|active| self.segments.is_in_place(active.number)) {
+            return Ok(());
         }
+        let dir = self.dir.display();
+        Err(Error::new(ErrorKind::Io, format!("the files of the store are not in {dir} any more")))
     }
 
     /// Notes how the last try to get space back went.
@@ -184,10 +200,11 @@ impl Space {
 }
 
 impl Committer {
-    /// Whether sends are refused at present.
+    /// Whether what was refused last, or any small send, would be refused now.
     pub(crate) fn look_at_space(&mut self) {
-        let refusal = self.shared.space.refusal(1, self.log.room_left(), self.sent_here.1);
-        self.is_crowded = refusal.is_some();
+        let room = self.crowded_by.unwrap_or(SMALL_SEND_LEN);
+        let refusal = self.shared.space.refusal(room, self.log.room_left(), self.sent_here.1);
+        self.crowded_by = refusal.map(|_| room);
     }
 
     /// Makes room in the log for all that this turn may write, and says which requests it takes.
@@ -237,22 +254,26 @@ impl Committer {
         if sending > 0 {
             let room = sending as u64 + settling as u64 + carried as u64;
             self.group.send_refusal = self.shared.space.refusal(room, self.log.room_left(), self.sent_here.1);
-            self.is_crowded = self.group.send_refusal.is_some();
+            self.crowded_by = self.group.send_refusal.as_ref().map(|_| room);
             if self.group.send_refusal.is_none() {
                 match self.begin(sending + settling + carried, Room::Ordinary) {
                     Some(error) => {
-                        self.is_crowded = error.kind() == ErrorKind::Full;
+                        self.crowded_by = (error.kind() == ErrorKind::Full).then_some(room);
                         self.group.send_refusal = Some(error);
                     }
                     None => return,
                 }
             }
         }
-        if let Some(error) = self.begin(settling + carried, Room::Reserve)
-            && let Some(error) = if carried > 0 { self.begin(settling, Room::Reserve) } else { Some(error) }
-        {
-            self.group.refusal = Some(error);
+        let Some(error) = self.begin(settling + carried, Room::Reserve) else { return };
+        // What is carried can do with the rest of the segment, or wait.
+        let left = usize::try_from(self.log.room_left()).unwrap_or(usize::MAX);
+        let carried =
+            if carried > 0 { self.shorten_slice(left.saturating_sub(settling + FRAME_HEADER_LEN + 1)) } else { 0 };
+        if carried > 0 && self.begin(settling + carried, Room::Reserve).is_none() {
+            return;
         }
+        self.group.refusal = self.begin(settling, Room::Reserve).and(Some(error));
     }
 
     /// Begins a frame. Returns why that cannot be, if nothing was changed by trying; otherwise it is poison.
@@ -264,6 +285,7 @@ impl Committer {
             Ok(start) => {
                 if start.segment != self.sent_here.0 {
                     self.sent_here = (start.segment, 0);
+                    self.look_at_space();
                 }
                 self.group.start = start;
                 self.group.room = room;

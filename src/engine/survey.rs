@@ -27,20 +27,36 @@ impl Applier {
     /// Tells the other threads how large the index is, and how much the fullest segment holds.
     pub(crate) fn note_figures(&self) {
         let fullest = self.index.segment_uses().values().map(|uses| uses.messages).max();
-        self.shared.space.note_index(self.index.len_on_disk(), fullest.unwrap_or(0));
+        self.shared.space.note_index(
+            self.index.len_on_disk(),
+            self.live_len(),
+            self.index.live().0,
+            fullest.unwrap_or(0),
+        );
     }
 
     fn live_len(&self) -> u64 {
         self.index.segment_uses().values().map(|uses| uses.bytes).sum()
     }
 
-    /// Whether the log is too large for what is live in it. While space is short, every segment counts.
+    /// Whether the log is too large for what is live in it. While space is short: also when half of the oldest
+    /// segment is dead, or an eighth of all, with less than which it would be written again and again for the
+    /// sake of frame headers.
     fn is_too_large(&self, crowded: bool) -> bool {
         let options = &self.shared.options;
         let (live, segment) = (self.live_len(), u64::from(options.segment_len));
-        let allowed = if crowded { live + live / 4 } else { live.saturating_mul(options.max_amplification.into()) };
         // Whatever lives: the segment that is written, the next one, the reserve.
-        self.shared.space.log_len() > allowed + 3 * segment
+        let most = live.saturating_mul(options.max_amplification.into()) + 3 * segment;
+        if self.shared.space.log_len() > most {
+            return true;
+        }
+        let dead = self.shared.segments.used().saturating_sub(live);
+        let is_half_dead = |oldest: SegmentInfo| self.live_in(oldest.number) * 2 < oldest.used;
+        crowded && (dead > live / 8 + segment || self.oldest().is_some_and(is_half_dead))
+    }
+
+    fn live_in(&self, segment: u32) -> u64 {
+        self.index.segment_uses().get(&segment).map_or(0, |uses| uses.bytes)
     }
 
     /// The oldest segment, if it could go.
@@ -49,12 +65,17 @@ impl Applier {
         segments.first().copied().filter(|oldest| oldest.sealed && segments.len() > 1)
     }
 
+    /// Whether there is something to give back at once.
+    pub(crate) fn may_reclaim(&self) -> bool {
+        self.oldest().is_some() && self.is_too_large(false)
+    }
+
     /// When the log is too large: what keeps its oldest segment, to be carried to its end.
     pub(crate) fn propose_relocation(&mut self, crowded: bool) {
         let Some(oldest) = self.oldest().filter(|_| self.is_too_large(crowded)) else { return };
         let segment = oldest.number;
         let as_of = self.index.applied();
-        let live_len = self.index.segment_uses().get(&segment).map_or(0, |uses| uses.bytes);
+        let live_len = self.live_in(segment);
         let entries = self.read(|index| index.in_segment(segment, MAX_LOAD_COUNT, MAX_LOAD_LEN));
         let queues: Vec<_> =
             self.definitions.iter().filter(|(_, defined)| **defined == segment).map(|(id, _)| *id).collect();

@@ -102,8 +102,8 @@ pub(crate) enum Command {
         state: Option<State>,
         max: usize,
     },
-    /// Where a message in flight stands now.
-    Find(Receipt),
+    /// Where messages in flight stand now; those that are not any more are left out.
+    Find(Vec<Receipt>),
     QueueStats(QueueName),
     Queues,
     StoreStats,

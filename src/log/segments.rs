@@ -196,6 +196,12 @@ impl Segments {
         table.values().map(|segment| u64::from(segment.len.load(Ordering::Acquire))).sum()
     }
 
+    /// Whether there is a file where the segment must be. Where it cannot be told, yes: reading and writing
+    /// will tell.
+    pub(crate) fn is_in_place(&self, number: u32) -> bool {
+        self.path(number).is_none_or(|path| !matches!(self.fs.metadata(&path), Ok(None)))
+    }
+
     /// The file of a segment.
     pub(crate) fn path(&self, number: u32) -> Option<PathBuf> {
         self.get(number).map(|segment| segment.path.clone())

@@ -215,6 +215,7 @@ impl Log {
     fn rotate(&mut self, needed: u32, room: Room) -> Result<()> {
         self.finish_seal(room)?;
         self.sync()?;
+        self.check_place()?;
         let old = &self.active;
         let last = self.written_lsn();
         let predecessor = Predecessor { number: old.number, end: old.tail, base: old.base, last, chain: old.chain };
@@ -234,6 +235,17 @@ impl Log {
         self.pending_seal = Some(PendingSeal { file: old.file, segment: old.segment, footer });
         tracing::debug!(segment = number, base = header.base.0, len, "rotated");
         self.finish_seal(room)
+    }
+
+    /// The directory may have been moved away, and another one may stand in its place: a log that went on
+    /// there would be split in two.
+    fn check_place(&mut self) -> Result<()> {
+        if self.segments.is_in_place(self.active.number) {
+            return Ok(());
+        }
+        let path = self.segments.path(self.active.number).unwrap_or_default();
+        let what = format!("the segment that is written to is not at {} any more", path.display());
+        Err(self.break_with(Error::new(ErrorKind::Io, what)))
     }
 
     /// Writes the predecessor's footer, if it is not known to be durable.

@@ -48,6 +48,7 @@ struct WireRelocated {
     phase: u8,
     origin: Option<u64>,
     counts: (u32, u32, u32),
+    /// Sent, visible (after that), expires, first and last received.
     times: (u64, u64, Option<u64>, u64, u64),
     detail: Option<Detail>,
     attributes: WireAttributes,
@@ -174,7 +175,13 @@ pub(super) fn encode_meta(record: &Record, out: &mut Vec<u8>) {
                 phase: if r.body_lost { BODY_LOST } else { phase_code(r.phase) },
                 origin: r.origin.map(|queue| queue.0),
                 counts: (r.epoch, r.receive_count, r.attempts),
-                times: (r.sent_at.0, r.visible_at.0, some_time(r.expires_at), r.first_received_at.0, r.received_at.0),
+                times: (
+                    r.sent_at.0,
+                    r.visible_at.0.wrapping_sub(r.sent_at.0),
+                    some_time(r.expires_at),
+                    r.first_received_at.0,
+                    r.received_at.0,
+                ),
                 detail: r.detail.clone(),
                 attributes: to_wire(&r.attributes),
             },
@@ -262,7 +269,7 @@ fn decode_sent(wire: WireSent) -> Sent {
 
 fn decode_relocated(wire: WireRelocated) -> Result<Relocated, Bad> {
     let (epoch, receive_count, attempts) = wire.counts;
-    let (sent_at, visible_at, expires_at, first_received_at, received_at) = wire.times;
+    let (sent_at, visible_after, expires_at, first_received_at, received_at) = wire.times;
     let body_lost = wire.phase == BODY_LOST;
     let phase = if body_lost { Some(Phase::Dead) } else { phase_of(wire.phase) };
     Ok(Relocated {
@@ -273,7 +280,7 @@ fn decode_relocated(wire: WireRelocated) -> Result<Relocated, Bad> {
         receive_count,
         attempts,
         sent_at: Timestamp(sent_at),
-        visible_at: Timestamp(visible_at),
+        visible_at: Timestamp(sent_at.wrapping_add(visible_after)),
         expires_at: time_or_never(expires_at),
         first_received_at: Timestamp(first_received_at),
         received_at: Timestamp(received_at),

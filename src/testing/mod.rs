@@ -28,6 +28,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -36,7 +37,7 @@ pub use crate::env::sim::{Fault, FaultKind, Image, Loss, ManualClock, Op, SimDis
 
 use crate::engine::open::{IndexSite, Site};
 use crate::engine::{ByHand, Engine};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Kv, MemDisk};
 use crate::options::Options;
 use crate::store::Store;
@@ -47,7 +48,7 @@ pub mod fuzzing;
 
 /// Where a simulated store keeps its index: in memory, by generation, outliving the store.
 #[derive(Default)]
-struct SimIndex(Mutex<BTreeMap<u64, MemDisk>>);
+struct SimIndex(Mutex<BTreeMap<u64, MemDisk>>, AtomicBool);
 
 impl SimIndex {
     fn disks(&self) -> MutexGuard<'_, BTreeMap<u64, MemDisk>> {
@@ -57,6 +58,9 @@ impl SimIndex {
 
 impl IndexSite for SimIndex {
     fn open(&self, _: &Path, generation: u64) -> Result<Box<dyn Kv>> {
+        if self.1.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::Io, "index: the simulated disk was told to fail"));
+        }
         Ok(Box::new(self.disks().entry(generation).or_insert_with(MemDisk::new).open()))
     }
 
@@ -291,6 +295,12 @@ impl Rig {
         for disk in self.index.disks().values() {
             disk.fail_after(writes);
         }
+    }
+
+    /// Lets every index on disk fail, also one that would be made now; or not any more.
+    pub fn fail_index(&self, fail: bool) {
+        self.index.1.store(fail, Ordering::Relaxed);
+        self.fail_index_after(fail.then_some(0));
     }
 
     fn end(&self) {

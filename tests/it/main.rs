@@ -32,5 +32,6 @@ mod failures;
 mod machine;
 #[cfg(feature = "testing")]
 mod reclaim_races;
+mod space;
 #[cfg(feature = "testing")]
 mod wakeups;
