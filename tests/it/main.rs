@@ -19,6 +19,8 @@ mod cases_order;
 #[cfg(feature = "testing")]
 mod cases_races;
 #[cfg(feature = "testing")]
+mod cases_sync;
+#[cfg(feature = "testing")]
 mod cases_visibility;
 #[cfg(feature = "testing")]
 mod cases_waiting;
@@ -32,5 +34,7 @@ mod failures;
 mod machine;
 #[cfg(feature = "testing")]
 mod reclaim_races;
+#[cfg(feature = "testing")]
+mod script;
 #[cfg(feature = "testing")]
 mod wakeups;
