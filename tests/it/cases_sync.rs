@@ -7,8 +7,9 @@ use std::time::Duration;
 use reappear::testing::{Fault, FaultKind, Loss, Op, Rig};
 use reappear::{Durability, Error, ErrorKind, MessageId, Nack, Options, QueueOptions, RedriveFilter, State};
 
+use super::history::look;
 use super::machine::{Machine, STOPS, Stop, millis, secs};
-use super::script::{CHANGES, Plain, Run, look};
+use super::script::{CHANGES, Plain, Run};
 
 fn once(op: Op, after: u64, kind: FaultKind) -> Fault {
     Fault { op, after, times: 1, kind }

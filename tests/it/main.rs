@@ -15,6 +15,10 @@ mod cases_dead;
 #[cfg(feature = "testing")]
 mod cases_end;
 #[cfg(feature = "testing")]
+mod cases_index;
+#[cfg(feature = "testing")]
+mod cases_index_files;
+#[cfg(feature = "testing")]
 mod cases_order;
 #[cfg(feature = "testing")]
 mod cases_races;
@@ -30,6 +34,8 @@ mod contract;
 mod contract_verbs;
 #[cfg(all(feature = "testing", feature = "json"))]
 mod failures;
+#[cfg(feature = "testing")]
+mod history;
 #[cfg(feature = "testing")]
 mod machine;
 #[cfg(feature = "testing")]

@@ -12,36 +12,8 @@ use reappear::{
     Store,
 };
 
+use super::history::{Look, Shown, glance, look};
 use super::machine::secs;
-
-/// A queue: whether it is paused, its options, its messages.
-type Shown = (bool, QueueOptions, Vec<MessageView>);
-
-/// All that a store shows, by queue.
-pub(crate) type Look = BTreeMap<String, Shown>;
-
-/// What `store` shows, with its counters checked.
-pub(crate) fn look(rig: &Rig, store: &Store) -> Look {
-    let all = glance(rig, store).unwrap();
-    for stats in rig.run(store.queues()).unwrap() {
-        let name = stats.name.as_str();
-        let seen = &all[name].2;
-        let count = |state| seen.iter().filter(|view| view.state == state).count() as u64;
-        let counted = [State::Ready, State::Delayed, State::InFlight, State::Dead].map(count);
-        assert_eq!([stats.ready, stats.delayed, stats.in_flight, stats.dead], counted, "counters of {name}");
-        assert!(seen.iter().all(|view| view.unreadable.is_none()), "{name} has a message without its body");
-    }
-    all
-}
-
-fn glance(rig: &Rig, store: &Store) -> Result<Look, Error> {
-    let mut all = Look::new();
-    for stats in rig.run(store.queues())? {
-        let seen = rig.run(store.queue(stats.name.as_str())?.peek(None, 100_000))?;
-        all.insert(stats.name.as_str().to_owned(), (stats.paused, stats.options, seen));
-    }
-    Ok(all)
-}
 
 /// Whether two runs show the same. Numbers of records are not the same in both where one of them was
 /// disturbed in what nobody called for, so ids are left out; the messages stand in their order.
