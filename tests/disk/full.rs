@@ -1,5 +1,5 @@
 //! A disk that is full: sends are refused and change nothing, everything that makes room goes on, and
-//! sends work again by themselves.
+//! sends work again by themselves. And one that is mounted read-only.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -237,4 +237,24 @@ fn assert_sends_behind(disk: &Disk, store: &Store, left: &Mutex<Sent>) {
             }
         }
     }
+}
+
+/// What cannot be written is not opened, with a word on what to do, and is as it was afterwards.
+pub fn mounted_read_only() -> Result<(), Skip> {
+    let disk = Disk::new()?;
+    let store = open(&disk);
+    let sent = fill(&disk, &store, 100, BATCH, 1000);
+    store.close().unwrap();
+    drop(store);
+    disk.remount("ro");
+    let error = Store::open_with(disk.store(), options()).expect_err("it cannot be written");
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    assert!(error.to_string().contains("mount the file system for writing"), "{error}");
+    let records = reappear::inspect::Log::open(disk.store()).unwrap().filter(Result::is_ok).count();
+    assert!(records >= sent.len(), "a look into it needs no writing: {records} records");
+    disk.remount("rw");
+    let store = open(&disk);
+    drain(&disk, &store, sent);
+    assert_stays_empty(&disk, store);
+    Ok(())
 }

@@ -50,6 +50,12 @@ impl Disk {
         stat.f_bavail * stat.f_frsize
     }
 
+    /// Mounts it anew: `ro` or `rw`.
+    pub fn remount(&self, how: &str) {
+        let how = format!("remount,{how}");
+        call(Command::new("mount").args(["-o", &how]).arg(self.path())).unwrap_or_else(|Skip(why)| panic!("{why}"));
+    }
+
     /// Writes a file that takes all that is left, to the last byte.
     pub fn take_the_rest(&self) -> PathBuf {
         let path = self.path().join("foreign");

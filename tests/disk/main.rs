@@ -26,11 +26,12 @@ pub struct Skip(pub String);
 
 type Test = (&'static str, fn() -> Result<(), Skip>);
 
-const TESTS: [Test; 6] = [
+const TESTS: [Test; 7] = [
     ("a_disk_full_of_small_messages_is_drained_and_takes_sends_again", full::small_messages),
     ("a_disk_full_of_single_sends_is_drained_and_takes_sends_again", full::single_sends),
     ("a_store_killed_on_a_full_disk_opens_and_is_drained", full::killed_while_full),
     ("a_disk_that_somebody_else_filled_stops_sends_only", full::filled_by_somebody_else),
+    ("a_disk_mounted_read_only_is_refused_and_left_alone", full::mounted_read_only),
     ("whichever_fdatasync_fails_nothing_acknowledged_is_lost", eio::fdatasync),
     ("whichever_fsync_fails_nothing_acknowledged_is_lost", eio::fsync),
 ];

@@ -7,6 +7,8 @@ mod tidy;
 #[cfg(feature = "testing")]
 mod cancellation;
 #[cfg(feature = "testing")]
+mod cases_backlog;
+#[cfg(feature = "testing")]
 mod cases_clock;
 #[cfg(feature = "testing")]
 mod cases_content;
@@ -18,6 +20,8 @@ mod cases_end;
 mod cases_index;
 #[cfg(feature = "testing")]
 mod cases_index_files;
+#[cfg(feature = "testing")]
+mod cases_many_queues;
 #[cfg(feature = "testing")]
 mod cases_order;
 #[cfg(feature = "testing")]
@@ -32,6 +36,8 @@ mod cases_waiting;
 mod contract;
 #[cfg(feature = "testing")]
 mod contract_verbs;
+#[cfg(feature = "testing")]
+mod failing_disk;
 #[cfg(all(feature = "testing", feature = "json"))]
 mod failures;
 #[cfg(feature = "testing")]
