@@ -144,14 +144,15 @@ impl Error {
         Self(Repr { damage: Some(damage), ..Self::build(ErrorKind::Corrupt, message) }.into())
     }
 
-    /// An operating system error while doing `what` to `path`. A full disk or quota is
-    /// [`Full`](ErrorKind::Full); everything else is [`Io`](ErrorKind::Io).
+    /// An operating system error while doing `what` to `path`, and what to do about it where that is
+    /// known. A full disk or quota is [`Full`](ErrorKind::Full); everything else is
+    /// [`Io`](ErrorKind::Io).
     pub(crate) fn io(what: &str, path: &Path, source: std::io::Error) -> Self {
         let kind = match source.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::Full,
             _ => ErrorKind::Io,
         };
-        let message = format!("{what} {}: {source}", path.display());
+        let message = format!("{what} {}: {source}{}", path.display(), advice(&source));
         Self(Repr { source: Some(source), ..Self::build(kind, message) }.into())
     }
 
@@ -207,6 +208,23 @@ impl Error {
     #[must_use]
     pub fn owner_pid(&self) -> Option<u32> {
         self.0.owner_pid
+    }
+}
+
+/// What a person can do about an error of the operating system.
+fn advice(error: &std::io::Error) -> &'static str {
+    const FAILING: i32 = rustix::io::Errno::IO.raw_os_error();
+    const FILES: [i32; 2] = [rustix::io::Errno::MFILE.raw_os_error(), rustix::io::Errno::NFILE.raw_os_error()];
+    match (error.kind(), error.raw_os_error()) {
+        (std::io::ErrorKind::PermissionDenied, _) => {
+            "; let this process's user read and write the store's directory and all that is in it"
+        }
+        (std::io::ErrorKind::ReadOnlyFilesystem, _) => {
+            "; mount the file system for writing, or read the store with \"reappear dump\""
+        }
+        (_, Some(FAILING)) => "; the disk may be failing, see the system's log",
+        (_, Some(code)) if FILES.contains(&code) => "; raise the limit of open files",
+        _ => "",
     }
 }
 

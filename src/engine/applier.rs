@@ -343,6 +343,8 @@ impl Applier {
             Ok(index) => {
                 self.index = index;
                 self.in_memory = true;
+                self.note_failed();
+                self.note_figures();
                 self.fold = Fold::new(self.index.applied(), self.index.clock());
             }
             Err(error) => self.shared.set_died(error),

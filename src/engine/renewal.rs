@@ -24,6 +24,7 @@ use crate::engine::replay::rebuild_upto;
 use crate::engine::report::RebuildReport;
 use crate::error::Result;
 use crate::index::{Index, Kv};
+use crate::log::NO_INDEX;
 
 /// When the index was or will be renewed.
 #[derive(Debug, Default)]
@@ -55,6 +56,10 @@ impl Applier {
         if self.index.is_renewing() || now < self.renewals.after || !(self.in_memory || self.has_outgrown()) {
             return;
         }
+        let needed = 2 * self.index.rows_len() + self.free_len();
+        if self.shared.space.available() < needed {
+            return;
+        }
         match self.next_kv() {
             Ok(kv) => self.index.begin_renewal(kv),
             Err(error) => {
@@ -66,9 +71,12 @@ impl Applier {
 
     fn has_outgrown(&self) -> bool {
         let rows = self.index.rows_len();
-        let free = FREE_LEN.min(FREE_SEGMENTS * u64::from(self.shared.options.segment_len));
-        self.index.len_on_disk() > free + FREE_FACTOR * rows
+        self.index.len_on_disk() > self.free_len() + FREE_FACTOR * rows
             || self.index.written_len() > WRITTEN_LEN + WRITTEN_FACTOR * rows
+    }
+
+    fn free_len(&self) -> u64 {
+        FREE_LEN.min(FREE_SEGMENTS * u64::from(self.shared.options.segment_len))
     }
 
     /// An empty place for the generation after the present one.
@@ -105,11 +113,17 @@ impl Applier {
         self.shared.answer(Answer::Renewed);
     }
 
+    /// The index on disk failed: its files are of no use any more, and may be what fills the disk.
+    pub(crate) fn note_failed(&mut self) {
+        self.renewals.has_old = true;
+    }
+
     /// After a checkpoint: what no checkpoint needs is removed.
     pub(crate) fn remove_old_generations(&mut self) {
         if self.renewals.has_old && !self.index.is_renewing() {
             self.renewals.has_old = false;
-            self.site.keep_only(&self.dir.join(INDEX_DIR), self.index_generation);
+            let used = if self.in_memory { NO_INDEX } else { self.index_generation };
+            self.site.keep_only(&self.dir.join(INDEX_DIR), used);
         }
     }
 

@@ -104,7 +104,8 @@ impl Space {
         if let Err(error) = &made {
             tracing::debug!(%error, "no spare segment could be made");
         }
-        self.is_tight.store(made.is_err(), Ordering::Relaxed);
+        let is_tight = made.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full);
+        self.is_tight.store(is_tight, Ordering::Relaxed);
         made.is_ok()
     }
 
@@ -114,7 +115,12 @@ impl Space {
 
     /// Bytes of the log's files, with what is made ahead.
     pub(crate) fn log_len(&self) -> u64 {
-        self.segments.disk_len() + self.spare.len_on_disk()
+        self.segments.disk_len() + self.spare_len()
+    }
+
+    /// Bytes of the files that are made ahead.
+    pub(crate) fn spare_len(&self) -> u64 {
+        self.spare.len_on_disk()
     }
 
     /// Bytes that the store takes on disk.
@@ -139,15 +145,16 @@ impl Space {
         left + rooms.spare + rooms.reserve
     }
 
-    /// Bytes of the log that must be there to drain the store: one segment after the other, or, where
+    /// Bytes that must be there to drain the store: one segment after the other, or, where
     /// messages go in another order than they came, by carrying what is left of each, which needs room to
-    /// begin with and leaves up to an eighth (see `survey.rs`) dead.
+    /// begin with and leaves up to an eighth (see `survey.rs`) dead. And that the index grows by meanwhile.
     fn kept_len(&self, sent_here: u64) -> u64 {
         let in_order = DRAIN_LEN * self.fullest.load(Ordering::Relaxed).max(sent_here);
         let live = self.live_len.load(Ordering::Relaxed);
         let growth = CARRIED_MORE_LEN * self.messages.load(Ordering::Relaxed);
         let by_carrying = live / 8 + growth + live.min(3 * self.segment_len);
-        in_order.max(by_carrying).max(MIN_KEPT_LEN.min(self.segment_len))
+        let log = in_order.max(by_carrying).max(MIN_KEPT_LEN.min(self.segment_len));
+        log + self.index_len.load(Ordering::Relaxed)
     }
 
     /// Why a send of `room` bytes is refused, if it is.

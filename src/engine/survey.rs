@@ -39,20 +39,20 @@ impl Applier {
         self.index.segment_uses().values().map(|uses| uses.bytes).sum()
     }
 
-    /// Whether the log is too large for what is live in it. While space is short: also when half of the oldest
-    /// segment is dead, or an eighth of all, with less than which it would be written again and again for the
-    /// sake of frame headers.
-    fn is_too_large(&self, crowded: bool) -> bool {
+    /// Whether the log from this segment on is too large for what is live in it. While space is short, an
+    /// eighth of it that is dead is too much; with less it would be written again and again for the sake of
+    /// frame headers.
+    fn is_too_large(&self, first: u32, crowded: bool) -> bool {
         let options = &self.shared.options;
         let (live, segment) = (self.live_len(), u64::from(options.segment_len));
+        let (mut len, mut used) = (self.shared.space.spare_len(), 0);
+        for other in self.shared.segments.list().into_iter().filter(|other| other.number >= first) {
+            len += other.len;
+            used += other.used;
+        }
         // Whatever lives: the segment that is written, the next one, the reserve.
         let most = live.saturating_mul(options.max_amplification.into()) + 3 * segment;
-        if self.shared.space.log_len() > most {
-            return true;
-        }
-        let dead = self.shared.segments.used().saturating_sub(live);
-        let is_half_dead = |oldest: SegmentInfo| self.live_in(oldest.number) * 2 < oldest.used;
-        crowded && (dead > live / 8 + segment || self.oldest().is_some_and(is_half_dead))
+        len > most || crowded && used.saturating_sub(live) > live / 8 + segment
     }
 
     fn live_in(&self, segment: u32) -> u64 {
@@ -67,13 +67,19 @@ impl Applier {
 
     /// Whether there is something to give back at once.
     pub(crate) fn may_reclaim(&self) -> bool {
-        self.oldest().is_some() && self.is_too_large(false)
+        self.oldest().is_some() && self.is_too_large(0, false)
     }
 
     /// When the log is too large: what keeps its oldest segment, to be carried to its end.
     pub(crate) fn propose_relocation(&mut self, crowded: bool) {
-        let Some(oldest) = self.oldest().filter(|_| self.is_too_large(crowded)) else { return };
-        let segment = oldest.number;
+        // Those before it go by themselves, or cannot be removed and do not matter here.
+        let segment = self.first_needed();
+        let segments = self.shared.segments.list();
+        let Some(oldest) = segments.into_iter().find(|other| other.number == segment && other.sealed) else { return };
+        let is_half_dead = self.live_in(segment) * 2 < oldest.used;
+        if !(self.is_too_large(segment, crowded) || crowded && is_half_dead) {
+            return;
+        }
         let as_of = self.index.applied();
         let live_len = self.live_in(segment);
         let entries = self.read(|index| index.in_segment(segment, MAX_LOAD_COUNT, MAX_LOAD_LEN));

@@ -29,7 +29,7 @@ use ::sled::{Config, Db, IVec, Mode};
 
 use super::kv::{Kv, MAX_VALUE_LEN, Writes};
 use super::watched::Watched;
-use crate::env::{Fs, TryLock};
+use crate::env::{Fs, OpenMode, TryLock};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Memory for sled's own pages.
@@ -92,7 +92,7 @@ impl SledKv {
         Watched::open(LIMIT, &HUNG, move || Ok(Box::new(Self::open(fs, &dir)?)))
     }
 
-    /// Removes the store in `dir`, which is not open. Nothing there is fine.
+    /// Removes the store in `dir`, which is not open, or failed and is not used any more. Nothing there is fine.
     ///
     /// # Errors
     /// The file system's.
@@ -100,6 +100,12 @@ impl SledKv {
         let failed = |error| Error::io("index: remove", dir, error);
         if fs.metadata(dir).map_err(failed)?.is_none() {
             return Ok(());
+        }
+        // One that failed is still open, and would keep its room as long as the process lives.
+        for entry in fs.read_dir(dir).unwrap_or_default() {
+            if let Ok(file) = fs.open(&dir.join(entry.name), OpenMode::Write) {
+                let _ = file.set_len(0);
+            }
         }
         fs.remove_dir_all(dir).map_err(failed)?;
         dir.parent().map_or(Ok(()), |parent| fs.sync_dir(parent)).map_err(failed)

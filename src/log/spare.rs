@@ -96,7 +96,7 @@ struct Order<'o> {
 /// Why a new segment is not there.
 pub(super) struct NotInstalled {
     pub(super) error: Error,
-    /// Its name may or may not be there: what the log ends with is unknown.
+    /// Its name may or may not be there, or the disk failed a write or a sync: nothing is written any more.
     pub(super) unsure: bool,
 }
 
@@ -178,7 +178,7 @@ impl SpareMaker {
         if free > 0 && free.saturating_add(place.file_len()) < self.len.into() {
             return Err(Error::new(ErrorKind::Full, format!("{free} bytes are free for {}", place.path.display())));
         }
-        let spare = self.fill(place, self.len, self.len)?;
+        let spare = self.fill(place, self.len, self.len).map_err(|failed| failed.error)?;
         place.put(&mut slot, spare);
         Ok(true)
     }
@@ -224,15 +224,16 @@ impl SpareMaker {
 
     /// Fills a file with `len` zeros. Where there is no room for them, one that was there already is taken
     /// as long as it is, if that is at least `least`.
-    fn fill(&self, place: &Place, len: u32, least: u32) -> Result<Spare> {
+    fn fill(&self, place: &Place, len: u32, least: u32) -> Result<Spare, NotInstalled> {
         let path = &place.path;
+        let failed = |what, e| NotInstalled::sure(Error::io(what, path, e));
         let file = match self.fs.open(path, OpenMode::Write) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                self.fs.open(path, OpenMode::CreateNew).map_err(|e| Error::io("creating", path, e))?
+                self.fs.open(path, OpenMode::CreateNew).map_err(|e| failed("creating", e))?
             }
-            other => other.map_err(|e| Error::io("opening", path, e))?,
+            other => other.map_err(|e| failed("opening", e))?,
         };
-        let there = file.len().map_err(|e| Error::io("measuring", path, e))?;
+        let there = file.len().map_err(|e| failed("measuring", e))?;
         let fill = |len: u32| -> io::Result<u32> {
             zero_fill(&file, 0, len)?;
             if file.len()? > u64::from(len) {
@@ -261,7 +262,8 @@ impl SpareMaker {
                     let _ = file.set_len(there);
                 }
                 place.set_file_len(now.min(there));
-                Err(Error::io("filling", path, e))
+                let unsure = !is_full(&e);
+                Err(NotInstalled { unsure, ..failed("filling", e) })
             }
         }
     }
@@ -323,7 +325,7 @@ impl SpareMaker {
         let failed = |what, e| NotInstalled::sure(Error::io(what, &place.path, e));
         let mut spare = match place.take(slot) {
             Some(spare) => spare,
-            None => self.fill(place, len, least).map_err(NotInstalled::sure)?,
+            None => self.fill(place, len, least)?,
         };
         if spare.len < order.needed {
             if let Err(e) = zero_fill(&spare.file, spare.len, order.needed) {
@@ -338,7 +340,7 @@ impl SpareMaker {
         // From here on the slot is empty until the file has its name: whatever fails, the next one
         // starts by filling the file again.
         let prepared = spare.file.write_all_at(order.header, 0).and_then(|()| spare.file.sync_data());
-        prepared.map_err(|e| failed("preparing", e))?;
+        prepared.map_err(|e| NotInstalled { unsure: !is_full(&e), ..failed("preparing", e) })?;
         if let Err(e) = self.fs.rename(&place.path, &order.target) {
             let unsure = !is_full(&e);
             return Err(NotInstalled { unsure, ..failed("renaming", e) });

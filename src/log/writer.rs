@@ -193,7 +193,8 @@ impl Log {
         if let Err(e) = self.write_with(room, || zero_fill(file, *old, len)) {
             // What was added is zeros; it does no harm should it stay.
             let _ = file.set_len((*old).into());
-            return Err(Error::io("growing", &path(), e));
+            let error = Error::io("growing", &path(), e);
+            return Err(if error.kind() == ErrorKind::Full { error } else { self.break_with(error) });
         }
         if let Err(e) = file.sync_data() {
             let error = Error::io("syncing", &path(), e);
