@@ -36,7 +36,7 @@ mod types;
 
 pub use delivery::{Delivery, Receive};
 pub use engine::report::{IndexReport, OpenReport, RebuildReport, RecoveryProgress, TornTail};
-pub use engine::stats::{KeptFor, Percentiles, QueueStats, StoreStats, TimeoutAdvice};
+pub use engine::stats::{Percentiles, QueueStats, StoreStats, TimeoutAdvice};
 pub use engine::wait::RedriveFilter;
 pub use error::{Damage, Error, ErrorKind};
 pub use message::{AttributeValue, Attributes, DeadLetter, DeadReason, MessageView, Nack, NewMessage};
@@ -48,6 +48,7 @@ pub use typed::Json;
 pub use typed::{Bincode, BodyFormat, Typed, TypedDelivery, TypedReceive};
 pub use types::entry::State;
 pub use types::id::{MessageId, StoreId};
+pub use types::kept_for::KeptFor;
 pub use types::lsn::Lsn;
 pub use types::name::QueueName;
 pub use types::receipt::Receipt;

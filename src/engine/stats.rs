@@ -8,7 +8,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 
 use crate::options::Durability;
-use crate::types::Timestamp;
+use crate::types::{KeptFor, Timestamp};
 
 /// Events of one queue since the store was opened.
 #[derive(Debug, Default)]
@@ -197,44 +197,6 @@ impl StoreStats {
     #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
     pub fn records_per_frame(&self) -> Option<f64> {
         (self.frames > 0).then(|| self.records as f64 / self.frames as f64)
-    }
-}
-
-/// What the oldest segment of a log is still there for.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum KeptFor {
-    /// It is the one that is written to.
-    InUse,
-    /// A message in it, or the last error of one. There may be more.
-    Message {
-        /// The message.
-        id: crate::MessageId,
-        /// Its queue.
-        queue: Option<crate::QueueName>,
-        /// Its state.
-        state: crate::State,
-    },
-    /// The definition of a queue.
-    Queue {
-        /// The queue.
-        queue: Option<crate::QueueName>,
-    },
-    /// Nothing but the next checkpoint, which lets it go.
-    Checkpoint,
-}
-
-impl std::fmt::Display for KeptFor {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let name = |queue: &Option<crate::QueueName>| {
-            queue.as_ref().map_or_else(|| "a queue".to_owned(), |queue| format!("queue {:?}", queue.as_str()))
-        };
-        match self {
-            Self::InUse => f.write_str("it is being written"),
-            Self::Message { id, queue, state } => write!(f, "message {id} in {} ({state})", name(queue)),
-            Self::Queue { queue } => write!(f, "the definition of {}", name(queue)),
-            Self::Checkpoint => f.write_str("nothing: it goes at the next checkpoint"),
-        }
     }
 }
 

@@ -12,12 +12,12 @@ use std::collections::VecDeque;
 
 use crate::engine::applier::{Answer, Applier};
 use crate::engine::reclaim::{Cargo, Load};
-use crate::engine::stats::{KeptFor, StoreStats};
+use crate::engine::stats::StoreStats;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{SegmentInfo, keep_in_quarantine};
 use crate::record::Detail;
 use crate::types::limits::MAX_ERROR_LEN;
-use crate::types::{Entry, Position, QueueName};
+use crate::types::{Entry, KeptFor, Position, QueueName};
 
 /// Messages and bytes that one load carries at most.
 const MAX_LOAD_COUNT: usize = 16 * 1024;

@@ -258,6 +258,7 @@ fn of_relocated(r: Relocated) -> (Fields, Attributes) {
     f.first_received_at = some(r.first_received_at);
     f.last_received_at = some(r.received_at);
     f.phase = Some(match r.phase {
+        _ if r.body_lost => "dead_without_body",
         Phase::Queued => "queued",
         Phase::Held => "held",
         Phase::Dead => "dead",

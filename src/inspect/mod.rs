@@ -38,10 +38,12 @@ use crate::error::{Damage, Result};
 use crate::types::{MessageId, StoreId, Timestamp};
 
 mod fields;
+mod space;
 mod state;
 mod walk;
 
 pub use fields::{Fields, LogRecord, QueueSettings};
+pub use space::SpaceState;
 pub use state::{MessageState, QueueState, StoreState};
 
 use state::Fold;

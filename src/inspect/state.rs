@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::fields::{QueueSettings, dead_letter};
+use super::space::SpaceState;
 use super::walk::{Seen, Step, Walk};
 use super::{Item, LogRecord};
 use crate::env::os::os_env;
@@ -20,7 +21,7 @@ use crate::error::Result;
 use crate::message::DeadLetter;
 use crate::options::QueueOptions;
 use crate::record::{Detail, Record, StateSet};
-use crate::types::{Lsn, MessageId, Phase, QueueId, QueueName, StoreId, Timestamp};
+use crate::types::{KeptFor, Lsn, MessageId, Phase, Position, QueueId, QueueName, StoreId, Timestamp};
 
 /// A queue as the log has it.
 #[derive(Clone, Debug)]
@@ -54,6 +55,8 @@ pub struct MessageState {
     moved: bool,
     body_len: usize,
     detail: Option<Box<Detail>>,
+    /// The records that have the body, and the last error or how it died.
+    records: [Position; 2],
 }
 
 impl MessageState {
@@ -158,6 +161,8 @@ impl MessageState {
 #[derive(Default)]
 pub(super) struct Fold {
     queues: BTreeMap<QueueId, (QueueName, QueueOptions, bool)>,
+    /// The segment in which each queue is defined.
+    defined: BTreeMap<QueueId, u32>,
     messages: BTreeMap<MessageId, MessageState>,
     /// Messages other than this one are passed over.
     only: Option<MessageId>,
@@ -175,8 +180,10 @@ impl Fold {
     pub(super) fn apply(&mut self, seen: &Seen) {
         let Ok(record) = &seen.record else { return };
         match record {
-            Record::QueueCreated { name, options } => self.define(QueueId(seen.lsn.0), name, options, false),
-            Record::QueueConfigured { queue, name, options, paused } => self.define(*queue, name, options, *paused),
+            Record::QueueCreated { name, options } => self.define(seen, QueueId(seen.lsn.0), name, options, false),
+            Record::QueueConfigured { queue, name, options, paused } => {
+                self.define(seen, *queue, name, options, *paused)
+            }
             Record::QueuePaused { queue, paused } => {
                 if let Some(queue) = self.queues.get_mut(queue) {
                     queue.2 = *paused;
@@ -184,6 +191,7 @@ impl Fold {
             }
             Record::QueueDeleted { queue } => {
                 self.queues.remove(queue);
+                self.defined.remove(queue);
                 self.messages.retain(|_, message| message.queue != *queue);
             }
             Record::Purged { queue, states } => self.purge(*queue, *states, seen.clock),
@@ -199,8 +207,9 @@ impl Fold {
         }
     }
 
-    fn define(&mut self, id: QueueId, name: &str, options: &QueueOptions, paused: bool) {
+    fn define(&mut self, seen: &Seen, id: QueueId, name: &str, options: &QueueOptions, paused: bool) {
         if let Ok(name) = QueueName::new(name) {
+            self.defined.insert(id, seen.segment);
             self.queues.insert(id, (name, options.clone(), paused));
         }
     }
@@ -235,7 +244,7 @@ fn after(before: Option<MessageState>, record: &Record, seen: &Seen) -> Option<M
             message.phase = Phase::Queued;
             message.visible_at = *visible_at;
             if let Some(detail) = detail {
-                message.detail = Some(Box::new(detail.clone()));
+                message.set_detail(detail, seen);
             }
         }
         Record::Released { attempts, visible_at, .. } => {
@@ -245,14 +254,14 @@ fn after(before: Option<MessageState>, record: &Record, seen: &Seen) -> Option<M
         }
         Record::Dead { detail, .. } => {
             message.phase = Phase::Dead;
-            message.detail = Some(Box::new(detail.clone()));
+            message.set_detail(detail, seen);
         }
         Record::Redriven { to, visible_at, .. } => {
             message.requeue(*to, *visible_at, false);
         }
         Record::Moved { to, visible_at, detail, .. } => {
             message.requeue(*to, *visible_at, true);
-            message.detail = Some(Box::new(detail.clone()));
+            message.set_detail(detail, seen);
         }
         _ => {}
     }
@@ -260,6 +269,12 @@ fn after(before: Option<MessageState>, record: &Record, seen: &Seen) -> Option<M
 }
 
 impl MessageState {
+    fn set_detail(&mut self, detail: &Detail, seen: &Seen) {
+        self.detail = Some(Box::new(detail.clone()));
+        let [body, _] = self.records;
+        self.records = [body, seen.position()];
+    }
+
     /// As new in the queue `to`: it is somebody's wish that it is handled, so it does not expire.
     fn requeue(&mut self, to: QueueId, visible_at: Timestamp, moved: bool) {
         self.queue = to;
@@ -290,6 +305,7 @@ fn whole(record: &Record, seen: &Seen) -> Option<MessageState> {
             moved: false,
             body_len: seen.body_len,
             detail: None,
+            records: [seen.position(), Position::NONE],
         }),
         Record::Relocated(r) => Some(MessageState {
             id: r.key.id(),
@@ -307,6 +323,7 @@ fn whole(record: &Record, seen: &Seen) -> Option<MessageState> {
             moved: r.origin.is_some(),
             body_len: seen.body_len,
             detail: r.detail.clone().map(Box::new),
+            records: [seen.position(), Position::NONE],
         }),
         _ => None,
     }
@@ -337,6 +354,8 @@ pub struct StoreState {
     pub findings: Vec<Item>,
     /// Records that cannot be decoded or whose own checksum does not hold: the first hundred.
     pub bad_records: Vec<LogRecord>,
+    /// Where the bytes are.
+    pub space: SpaceState,
     queues: Vec<QueueState>,
     messages: BTreeMap<MessageId, MessageState>,
 }
@@ -365,6 +384,7 @@ impl StoreState {
             records_len: 0,
             findings: Vec::new(),
             bad_records: Vec::new(),
+            space: SpaceState::measure(path.as_ref()),
             queues: Vec::new(),
             messages: BTreeMap::new(),
         };
@@ -383,7 +403,30 @@ impl StoreState {
             .collect();
         state.queues.sort_by(|a, b| a.name.cmp(&b.name));
         state.messages = fold.messages;
+        state.attribute_space(&fold.defined);
         Ok(state)
+    }
+
+    /// Tells what of the log is live, and what the oldest segment is kept for.
+    fn attribute_space(&mut self, defined: &BTreeMap<QueueId, u32>) {
+        let now = self.now();
+        let records = || self.messages.values().flat_map(|message| message.records.map(|at| (at, message)));
+        let live_len = records().map(|(at, _)| u64::from(at.len)).sum();
+        let name = |id: QueueId| self.queues.iter().find(|queue| queue.queue == id.0).map(|queue| queue.name.clone());
+        let oldest = self.space.oldest_segment;
+        let message = records().find(|(at, _)| at.is_some() && at.segment == oldest).map(|(_, message)| message);
+        let queue = defined.iter().find(|(_, segment)| **segment == oldest).map(|(id, _)| *id);
+        let kept_for = match (message, queue) {
+            _ if self.space.segments < 2 => KeptFor::InUse,
+            (Some(message), _) => {
+                KeptFor::Message { id: message.id, queue: name(message.queue), state: message.state(now) }
+            }
+            (None, Some(id)) => KeptFor::Queue { queue: name(id) },
+            (None, None) => KeptFor::Checkpoint,
+        };
+        self.space.live_len = live_len;
+        self.space.dead_len = self.records_len.saturating_sub(live_len);
+        self.space.oldest_segment_kept_for = kept_for;
     }
 
     fn add(&mut self, seen: Seen, fold: &mut Fold, walk: &Walk) {
@@ -392,6 +435,7 @@ impl StoreState {
         self.durable_lsn = self.durable_lsn.max(seen.durable_lsn);
         self.records += 1;
         self.records_len += seen.len as u64;
+        self.space.oldest_segment = self.space.oldest_segment.min(seen.segment);
         self.closed_in_order = matches!(seen.record, Ok(Record::Clean));
         fold.apply(&seen);
         if (seen.record.is_err() || !seen.crc_ok) && self.bad_records.len() < MAX_BAD_RECORDS {

@@ -14,7 +14,7 @@ use crate::env::os::os_env;
 use crate::error::{Damage, Result};
 use crate::log::{Found, LogReader, OwnedFrame, StoreFile};
 use crate::record::{Bad, Record, kind_name, split_payload};
-use crate::types::{Lsn, MessageId, QueueId, QueueName, Timestamp};
+use crate::types::{Lsn, MessageId, Position, QueueId, QueueName, Timestamp};
 
 /// Queue id -> name, as far as their definitions were seen.
 pub(super) type Names = BTreeMap<QueueId, QueueName>;
@@ -39,6 +39,14 @@ pub(super) struct Seen {
     /// Empty when bodies are not asked for.
     pub(super) body: Vec<u8>,
     pub(super) body_len: usize,
+}
+
+impl Seen {
+    /// Where the record is.
+    pub(super) fn position(&self) -> Position {
+        let len = u32::try_from(self.len).unwrap_or(u32::MAX);
+        Position { segment: self.segment, offset: self.offset, len }
+    }
 }
 
 pub(super) enum Step {

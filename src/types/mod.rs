@@ -5,6 +5,7 @@
 
 pub(crate) mod entry;
 pub(crate) mod id;
+pub(crate) mod kept_for;
 pub(crate) mod limits;
 pub(crate) mod lsn;
 pub(crate) mod name;
@@ -13,6 +14,7 @@ pub(crate) mod time;
 
 pub(crate) use entry::{Entry, Phase, Place, State};
 pub(crate) use id::{MessageId, QueueId, StoreId};
+pub(crate) use kept_for::KeptFor;
 pub(crate) use lsn::{Lsn, Position};
 pub(crate) use name::QueueName;
 pub(crate) use receipt::Receipt;

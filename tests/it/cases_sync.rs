@@ -110,7 +110,7 @@ enum End {
     Cut(Loss),
 }
 
-/// BB-029: a crash in any call that changes the disk, of whatever verb, of rotation, checkpoint and the
+/// BB-029, BB-134: a crash in any call that changes the disk, of whatever verb, of rotation, checkpoint and the
 /// removal of segments, leaves the state before the call or the one after it, and nothing damaged.
 #[test]
 fn a_crash_in_any_call_leaves_the_state_before_it_or_after_it() {

@@ -3,10 +3,12 @@
 
 use std::collections::BTreeSet;
 
-use reappear::testing::{Fault, FaultKind, Op};
+use reappear::testing::{Fault, FaultKind, Loss, Op};
 use reappear::{Backoff, ErrorKind, KeptFor, MessageId, Nack, NewMessage, Options, QueueOptions, State};
 
+use super::history::look;
 use super::machine::{Machine, STOPS, Stop, kind, millis, secs, small};
+use super::script::{CHANGES, Plain};
 
 const SEGMENT: u64 = 16 * 1024;
 
@@ -478,6 +480,61 @@ fn a_segment_that_cannot_be_removed_is_told_and_tried_again() {
     assert!(why.contains("removing") && why.contains(".seg"), "{why}");
     machine.rig.disk().clear_faults();
     assert_small(&machine);
+}
+
+/// BB-038: wherever a full disk or quota strikes once, the answer is `Full`, or `Poisoned` where a sync of the
+/// log was hit; never corruption, and nothing acknowledged is lost.
+#[test]
+fn no_room_is_told_as_no_room_wherever_it_strikes() {
+    let plain = Plain::new();
+    for kind in [FaultKind::Enospc, FaultKind::Edquot] {
+        for op in CHANGES {
+            for n in 0..plain.count(op) {
+                let what = format!("{kind:?} in {op:?} {n}");
+                let (run, done, error) = plain.struck(1, Fault { op, after: n, times: 1, kind });
+                if let Some(error) = &error {
+                    let unknown = [Op::Sync, Op::SyncDir].contains(&op);
+                    let is_right = error.kind() == ErrorKind::Full || unknown && error.kind() == ErrorKind::Poisoned;
+                    assert!(is_right, "{what}: {error}");
+                }
+                run.rig.disk().clear_faults();
+                run.rig.power_cut_with(Loss::All);
+                let found = look(&run.rig, &run.rig.open());
+                plain.assert_before_or_after(&found, done, error.is_some(), &what);
+            }
+        }
+    }
+}
+
+/// BB-031, BB-038: an opening that finds no room in any call opens all the same, or says that there is none.
+#[test]
+fn an_opening_without_room_opens_or_says_so() {
+    for kind in [FaultKind::Enospc, FaultKind::Edquot] {
+        for stop in STOPS {
+            let machine = Machine::new();
+            machine.rig.run(machine.queue("q").send_batch((0..40).map(|n| vec![n; 500]))).unwrap();
+            let before = machine.recount();
+            machine.stop(stop);
+            let image = machine.rig.disk().snapshot();
+            let mut opened = 0;
+            for op in CHANGES {
+                for n in 0..30 {
+                    machine.rig.disk().restore(&image);
+                    machine.rig.disk().fail(Fault { op, after: n, times: 1, kind });
+                    match machine.rig.try_open() {
+                        Ok(_) => opened += 1,
+                        Err(error) => assert_eq!(error.kind(), ErrorKind::Full, "{op:?} {n} {stop:?}: {error}"),
+                    }
+                    machine.rig.disk().clear_faults();
+                    machine.rig.kill();
+                }
+            }
+            assert!(opened > 100, "{opened} openings");
+            machine.rig.disk().restore(&image);
+            machine.open();
+            assert_eq!(machine.recount(), before);
+        }
+    }
 }
 
 // ---- the index -----------------------------------------------------------------------------------

@@ -26,8 +26,17 @@ pub fn with_store<T>(
     create: bool,
     work: impl AsyncFnOnce(&Store) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
+    with_store_and(path, Options::new().create(create).create_queues(create), work)
+}
+
+/// The same, opened with these options.
+pub fn with_store_and<T>(
+    path: &Path,
+    options: Options,
+    work: impl AsyncFnOnce(&Store) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
     pollster::block_on(async {
-        let store = open(path, create).await?;
+        let store = open(path, options).await?;
         let result = work(&store).await;
         let closed = store.close().await;
         let value = result?;
@@ -36,8 +45,7 @@ pub fn with_store<T>(
     })
 }
 
-async fn open(path: &Path, create: bool) -> anyhow::Result<Store> {
-    let options = Options::new().create(create).create_queues(create);
+async fn open(path: &Path, options: Options) -> anyhow::Result<Store> {
     let store = Store::open_with_progress(path, options, progress()).await.map_err(missing)?;
     let report = store.report();
     if let Some(torn) = &report.torn_tail {

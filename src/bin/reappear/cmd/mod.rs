@@ -20,6 +20,7 @@ mod pause;
 mod peek;
 mod purge;
 mod queues;
+mod rebuild;
 mod receive;
 mod redrive;
 mod reject;
@@ -53,6 +54,7 @@ pub enum Command {
     Delete(delete::Args),
     Dump(dump::Args),
     History(history::Args),
+    Rebuild(rebuild::Args),
     #[command(hide = true)]
     Completions(completions::Args),
 }
@@ -79,6 +81,7 @@ pub fn run(command: Command, out: &mut Out) -> anyhow::Result<Exit> {
         Command::Delete(args) => delete::run(args, out),
         Command::Dump(args) => dump::run(args, out),
         Command::History(args) => history::run(args, out),
+        Command::Rebuild(args) => rebuild::run(args, out),
         Command::Completions(args) => completions::run(args, out),
     }
 }

@@ -78,6 +78,15 @@ fn store_json(state: &StoreState, all: &All, now: Timestamp) -> String {
     json.put("body_len", &all.values().map(|figures| figures.body_len).sum::<u64>());
     json.put("records", &state.records);
     json.put("records_len", &state.records_len);
+    let space = &state.space;
+    json.put("segments", &space.segments);
+    json.put("oldest_segment_kept_for", &space.oldest_segment_kept_for.to_string());
+    json.put("log_len_on_disk", &space.log_len_on_disk);
+    json.put("live_len", &space.live_len);
+    json.put("dead_len", &space.dead_len);
+    json.put("reserve_len", &space.reserve_len);
+    json.put("index_len", &space.index_len);
+    json.put("quarantine_len", &space.quarantine_len);
     json.put("findings", &(state.findings.len() + state.bad_records.len()));
     json.end()
 }
@@ -106,6 +115,14 @@ fn store_text(args: &Args, state: &StoreState, all: &All, now: Timestamp) -> Vec
         ("body_len", all.values().map(|figures| figures.body_len).sum::<u64>().to_string()),
         ("records", state.records.to_string()),
         ("records_len", state.records_len.to_string()),
+        ("segments", state.space.segments.to_string()),
+        ("oldest_segment_kept_for", escape(&state.space.oldest_segment_kept_for.to_string())),
+        ("log_len_on_disk", state.space.log_len_on_disk.to_string()),
+        ("live_len", state.space.live_len.to_string()),
+        ("dead_len", state.space.dead_len.to_string()),
+        ("reserve_len", state.space.reserve_len.to_string()),
+        ("index_len", state.space.index_len.to_string()),
+        ("quarantine_len", state.space.quarantine_len.to_string()),
         ("findings", (state.findings.len() + state.bad_records.len()).to_string()),
     ]);
     let mut lines = listed(pairs);
