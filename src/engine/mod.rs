@@ -33,6 +33,7 @@ pub(crate) mod commit;
 pub(crate) mod decide;
 pub(crate) mod group;
 pub(crate) mod keeper;
+pub(crate) mod mount;
 pub(crate) mod open;
 pub(crate) mod queues;
 pub(crate) mod receive;

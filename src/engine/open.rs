@@ -17,28 +17,25 @@
 //! # Not here
 //! Reading the log and its verdicts: `log/recovery.rs`.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::applier::{Applier, Fold, Tasks};
 use crate::engine::commit::Committer;
+use crate::engine::mount::{mount, scan_hidden};
 use crate::engine::renewal::Renewals;
-use crate::engine::replay::{Failure, Replay, decode_row};
+use crate::engine::replay::{Failure, Replay, rebuild_upto};
 use crate::engine::report::{IndexReport, OpenReport, RecoveryProgress, TornTail};
 use crate::engine::space::Space;
-use crate::engine::state::Tables;
 use crate::engine::wait::Shared;
 use crate::env::store_clock::StoreClock;
 use crate::env::{EntryKind, Env, LockGuard, TryLock};
 use crate::error::{Damage, Error, ErrorKind, Result};
-use crate::index::{Index, Kv};
-use crate::lifecycle::{self, Timeout};
+use crate::index::{Index, Kv, MemKv};
 use crate::log::{self, Checkpoint, CheckpointFile, NO_INDEX, RecoverOptions, Recovered, StoreFile};
-use crate::message::DeadReason;
-use crate::options::{OnOpen, Options};
-use crate::types::{Entry, Lsn, Phase, QueueId, State, StoreId, Timestamp};
+use crate::options::Options;
+use crate::types::{Lsn, StoreId, Timestamp};
 
 /// Makes the store of the index of one generation.
 pub(crate) trait IndexSite: Send + Sync {
@@ -72,10 +69,6 @@ pub(crate) const INDEX_DIR: &str = "index";
 const LOG_DIR: &str = "log";
 /// Names that a store's directory may hold.
 const OWN_NAMES: [&str; 6] = [LOCK_FILE, STORE_FILE, CHECKPOINT_FILE, INDEX_DIR, LOG_DIR, "quarantine"];
-/// How far ahead of the clock events are loaded at open.
-const FIRST_STRETCH: Duration = Duration::from_secs(60);
-/// Messages with an event in the first stretch that are loaded at open at most.
-const MAX_FIRST_EVENTS: usize = 256 * 1024;
 
 /// Opens, or creates, the store in `dir`.
 pub(crate) fn open(
@@ -204,20 +197,7 @@ impl<'a> Recovery<'a> {
         let unmade = fs.metadata(&path).map_err(|e| Error::io("cannot look at", &path, e))?.is_none();
         let mut slot_damaged = false;
         let (checkpoint_file, checkpoint) = if unmade {
-            let log = dir.join(LOG_DIR);
-            let segments = match fs.metadata(&log).map_err(|e| Error::io("cannot look at", &log, e))? {
-                Some(_) => fs.read_dir(&log).map_err(|e| Error::io("cannot list", &log, e))?,
-                None => Vec::new(),
-            };
-            if segments.iter().filter(|entry| entry.name.ends_with(".seg")).count() > 1 {
-                return Err(checkpoint_missing(&path));
-            }
-            log::create(fs, dir, &store, options.segment_len, site.env.clock.wall())?;
-            // The directory's own name must be as durable as what is in it.
-            let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            fs.sync_dir(parent).map_err(|e| Error::io("cannot sync", parent, e))?;
-            let first = first_checkpoint(site.env.clock.wall());
-            (CheckpointFile::create(fs, dir, store.id.seed(), &first)?, first)
+            complete(site, dir, options, &store)?
         } else {
             let (file, checkpoint, damaged) = CheckpointFile::open(fs, dir, store.id.seed())?;
             slot_damaged = damaged;
@@ -232,6 +212,7 @@ impl<'a> Recovery<'a> {
         }
         let report = OpenReport {
             created,
+            durability: options.durability,
             replayed_records: 0,
             last_lsn: Lsn::ZERO,
             torn_tail: None,
@@ -348,7 +329,7 @@ impl<'a> Recovery<'a> {
                 // Not even a new one on disk works: go on without, the log has everything.
                 tracing::error!(%error, "no index can be kept on disk; one in memory takes its place");
                 self.in_memory = true;
-                let index = Index::open(Box::new(crate::index::MemKv::new()), self.store.id)?;
+                let index = Index::open(Box::new(MemKv::new()), self.store.id)?;
                 self.replay(index, report, progress).map_err(Failure::into_error)?
             }
         };
@@ -422,10 +403,12 @@ impl<'a> Recovery<'a> {
     /// Builds the tables from the index and puts the parts together.
     fn mount(mut self, mut index: Index, lock: Box<dyn LockGuard>, mut report: OpenReport) -> Result<Opened> {
         let Some(recovered) = self.recovered.take() else { return Err(Error::closed()) };
-        let in_memory = self.in_memory;
         let env = &self.site.env;
-        if matches!(report.index, IndexReport::Rebuilt { .. }) && !in_memory {
-            self.vouch_for(&mut index, recovered.last_lsn, &recovered)?;
+        if matches!(report.index, IndexReport::Rebuilt { .. }) && !self.in_memory {
+            match index.sync() {
+                Ok(()) => self.vouch_for(&index, recovered.last_lsn, &recovered)?,
+                Err(error) => index = self.replacement(&error, recovered.last_lsn)?,
+            }
         }
         self.site.index.keep_only(&self.dir.join(INDEX_DIR), self.generation);
         let persisted = recovered.clock.max(index.clock());
@@ -437,7 +420,15 @@ impl<'a> Recovery<'a> {
         let space = Space::new(Arc::clone(&env.fs), self.dir.to_owned(), Arc::clone(&segments), spare, &options);
         let shared = Arc::new(Shared::new(self.store.id, options, clock, segments, space));
         let now = shared.clock.now();
-        let tables = mount_tables(&mut index, shared.options.window, now)?;
+        let window = shared.options.window;
+        let mut mounted = mount(&mut index, window, now);
+        if let Err(error) = &mounted
+            && !self.in_memory
+        {
+            index = self.replacement(error, recovered.last_lsn)?;
+            mounted = mount(&mut index, window, now);
+        }
+        let (tables, definitions) = mounted?;
         let tasks = Arc::new(Tasks::default());
         let applier = Applier {
             shared: Arc::clone(&shared),
@@ -446,10 +437,10 @@ impl<'a> Recovery<'a> {
             clock: Arc::clone(&env.clock),
             checkpoint: self.checkpoint_file,
             index_generation: self.generation,
-            in_memory,
+            in_memory: self.in_memory,
             site: Arc::clone(&self.site.index),
             renewals: Renewals::default(),
-            definitions: definitions(&mut index)?,
+            definitions,
             fs: Arc::clone(&env.fs),
             dir: self.dir.to_owned(),
             since: None,
@@ -464,22 +455,28 @@ impl<'a> Recovery<'a> {
         Ok(Opened { committer, applier, lock, report })
     }
 
-    /// Makes a rebuilt index durable and writes a checkpoint that names it.
-    fn vouch_for(&mut self, index: &mut Index, durable: Lsn, recovered: &Recovered) -> Result<()> {
-        let result = index.sync().and_then(|()| {
-            let (live_count, live_hash) = index.live();
-            self.checkpoint.lsn = index.applied();
-            self.checkpoint_file.write(Checkpoint {
-                lsn: index.applied(),
-                durable_lsn: durable,
-                boot_id: self.site.env.clock.boot_id(),
-                index_generation: self.generation,
-                live_count,
-                live_hash,
-                clock: index.clock().max(recovered.clock),
-                clean: false,
-                ..self.checkpoint
-            })
+    /// The index on disk failed at the last moment: one in memory takes its place.
+    fn replacement(&mut self, error: &Error, upto: Lsn) -> Result<Index> {
+        tracing::error!(%error, "the index on disk failed; one in memory takes its place");
+        self.in_memory = true;
+        let empty = Index::open(Box::new(MemKv::new()), self.store.id)?;
+        rebuild_upto(&self.site.env.fs, self.dir, empty, upto, self.store.id.seed())
+    }
+
+    /// Writes a checkpoint that names a rebuilt index, which is durable.
+    fn vouch_for(&mut self, index: &Index, durable: Lsn, recovered: &Recovered) -> Result<()> {
+        let (live_count, live_hash) = index.live();
+        self.checkpoint.lsn = index.applied();
+        let result = self.checkpoint_file.write(Checkpoint {
+            lsn: index.applied(),
+            durable_lsn: durable,
+            boot_id: self.site.env.clock.boot_id(),
+            index_generation: self.generation,
+            live_count,
+            live_hash,
+            clock: index.clock().max(recovered.clock),
+            clean: false,
+            ..self.checkpoint
         });
         match result {
             // Without room the store still opens; the next open rebuilds once more.
@@ -492,10 +489,23 @@ impl<'a> Recovery<'a> {
     }
 }
 
-/// The segment in which each queue is defined.
-fn definitions(index: &mut Index) -> Result<BTreeMap<QueueId, u32>> {
-    let rows = index.queues()?.into_iter();
-    Ok(rows.filter_map(|(id, row)| decode_row(id, &row).map(|row| (id, row.defined.segment))).collect())
+/// Makes what a store without a CHECKPOINT lacks: its first segment, and then that.
+fn complete(site: &Site, dir: &Path, options: &Options, store: &StoreFile) -> Result<(CheckpointFile, Checkpoint)> {
+    let fs = &site.env.fs;
+    let log = dir.join(LOG_DIR);
+    let segments = match fs.metadata(&log).map_err(|e| Error::io("cannot look at", &log, e))? {
+        Some(_) => fs.read_dir(&log).map_err(|e| Error::io("cannot list", &log, e))?,
+        None => Vec::new(),
+    };
+    if segments.iter().filter(|entry| entry.name.ends_with(".seg")).count() > 1 {
+        return Err(checkpoint_missing(&dir.join(CHECKPOINT_FILE)));
+    }
+    log::create(fs, dir, store, options.segment_len, site.env.clock.wall())?;
+    // The directory's own name must be as durable as what is in it.
+    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs.sync_dir(parent).map_err(|e| Error::io("cannot sync", parent, e))?;
+    let first = first_checkpoint(site.env.clock.wall());
+    Ok((CheckpointFile::create(fs, dir, store.id.seed(), &first)?, first))
 }
 
 /// Of a store without a record.
@@ -521,76 +531,4 @@ fn not_removed(dir: &Path) -> Error {
 fn checkpoint_missing(path: &Path) -> Error {
     let damage = Damage { file: path.to_owned(), offset: 0, first_lsn: None, last_lsn: None };
     Error::corrupt("CHECKPOINT is missing, but the log has records", damage)
-}
-
-/// The tables as they were when the last record was written, so that everything that time alone
-/// changed since is handled by the timers like any other event.
-fn mount_tables(index: &mut Index, window: usize, now: Timestamp) -> Result<Tables> {
-    let then = index.clock();
-    let (events, reached) = index.events(Timestamp::ZERO, now.after(FIRST_STRETCH), MAX_FIRST_EVENTS)?;
-    let mut tables = Tables::new(window, index.applied(), reached);
-    for (id, row) in index.queues()? {
-        let row =
-            decode_row(id, &row).ok_or_else(|| Error::new(ErrorKind::Corrupt, "a queue's row does not decode"))?;
-        tables.add_queue(id, row.name, row.options, row.paused, row.defined);
-    }
-    for (id, counts) in index.counts(then)? {
-        if let Some(queue) = tables.queues.get_mut(&id) {
-            queue.counts.set(State::Ready, counts.ready);
-            queue.counts.set(State::Delayed, counts.delayed);
-            queue.counts.set(State::InFlight, counts.in_flight);
-            queue.counts.set(State::Dead, counts.dead);
-        }
-    }
-    for (queue, priority) in index.lanes() {
-        tables.add_cold_lane(queue, priority);
-    }
-    for entry in events {
-        tables.admit_at_open(entry, then);
-    }
-    let mut held = Vec::new();
-    index.held(&mut |entry| held.push(entry))?;
-    for entry in held {
-        tables.admit_at_open(entry, then);
-    }
-    Ok(tables)
-}
-
-impl Tables {
-    /// Takes in an entry that may need attention; one that just waits stays cold.
-    fn admit_at_open(&mut self, entry: Entry, then: Timestamp) {
-        let Some(queue) = self.queues.get(&entry.queue) else { return };
-        let state = entry.state(then);
-        let exhausted = lifecycle::attempts_used_up(&entry, &queue.options);
-        match (entry.phase, state) {
-            (Phase::Held, State::Ready) if exhausted => self.admit_overdue(entry),
-            (_, State::Ready) if entry.expires_at == Timestamp::MAX => {}
-            _ => self.admit(entry, state),
-        }
-    }
-}
-
-/// Looks at every hidden message: what is past its deadline comes back or dies, and with
-/// [`OnOpen::Release`] everything comes back.
-fn scan_hidden(committer: &mut Committer, on_open: OnOpen, report: &mut OpenReport) {
-    let now = committer.shared.clock.now();
-    for (entry, queue) in committer.tables.due_entries(now, usize::MAX) {
-        match lifecycle::timeout(entry, &queue.options, now) {
-            Timeout::Die(DeadReason::MaxAttempts) => report.dead_lettered += 1,
-            Timeout::Ready if entry.phase == Phase::Held => report.redelivered += 1,
-            _ => {}
-        }
-    }
-    loop {
-        committer.turn();
-        if committer.tables.due(committer.group.now).is_none() || committer.group.refusal.is_some() {
-            break;
-        }
-    }
-    if on_open == OnOpen::Release {
-        let died = |committer: &Committer| committer.tables.queues.values().map(|queue| queue.meter.died).sum::<u64>();
-        let before = died(committer);
-        report.released = committer.release_all();
-        report.dead_lettered += died(committer) - before;
-    }
 }

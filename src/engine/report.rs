@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::options::Durability;
 use crate::types::Lsn;
 
 /// What a long recovery tells while it runs.
@@ -62,6 +63,8 @@ pub struct TornTail {
 pub struct OpenReport {
     /// Whether the store is new.
     pub created: bool,
+    /// When a write counts as done, and so what a power cut may lose.
+    pub durability: Durability,
     /// Records that were replayed into the index.
     pub replayed_records: u64,
     /// The last record of the log.
@@ -114,6 +117,9 @@ impl std::fmt::Display for OpenReport {
         }
         if let Some(step) = self.clock_step_back {
             write!(f, "; the wall clock is {step:?} behind the store's")?;
+        }
+        if self.durability != Durability::Always {
+            write!(f, "; durability {}", self.durability)?;
         }
         if self.checkpoint_slot_damaged {
             f.write_str("; one checkpoint slot was damaged, the other one was used")?;

@@ -48,20 +48,31 @@ pub mod fuzzing;
 
 /// Where a simulated store keeps its index: in memory, by generation, outliving the store.
 #[derive(Default)]
-struct SimIndex(Mutex<BTreeMap<u64, MemDisk>>, AtomicBool);
+struct SimIndex {
+    disks: Mutex<BTreeMap<u64, MemDisk>>,
+    fails: AtomicBool,
+    /// Writes that succeed of an index that is made from now on.
+    new_succeed: Mutex<Option<usize>>,
+}
 
 impl SimIndex {
     fn disks(&self) -> MutexGuard<'_, BTreeMap<u64, MemDisk>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.disks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl IndexSite for SimIndex {
     fn open(&self, _: &Path, generation: u64) -> Result<Box<dyn Kv>> {
-        if self.1.load(Ordering::Relaxed) {
+        if self.fails.load(Ordering::Relaxed) {
             return Err(Error::new(ErrorKind::Io, "index: the simulated disk was told to fail"));
         }
-        Ok(Box::new(self.disks().entry(generation).or_insert_with(MemDisk::new).open()))
+        let succeed = *self.new_succeed.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = || {
+            let disk = MemDisk::new();
+            disk.fail_after(succeed);
+            disk
+        };
+        Ok(Box::new(self.disks().entry(generation).or_insert_with(fresh).open()))
     }
 
     fn keep_only(&self, _: &Path, generation: u64) {
@@ -297,9 +308,14 @@ impl Rig {
         }
     }
 
+    /// Lets each index that is made from now on fail after so many writes; `None`: not any more.
+    pub fn fail_new_index_after(&self, writes: Option<usize>) {
+        *self.index.new_succeed.lock().unwrap_or_else(PoisonError::into_inner) = writes;
+    }
+
     /// Lets every index on disk fail, also one that would be made now; or not any more.
     pub fn fail_index(&self, fail: bool) {
-        self.index.1.store(fail, Ordering::Relaxed);
+        self.index.fails.store(fail, Ordering::Relaxed);
         self.fail_index_after(fail.then_some(0));
     }
 

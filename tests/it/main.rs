@@ -1,6 +1,7 @@
 //! Integration tests, all in one binary: linking one is what two cores can afford.
 
 mod cli;
+mod index_health;
 mod lifecycle;
 mod tidy;
 

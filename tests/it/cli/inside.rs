@@ -89,6 +89,32 @@ fn history_tells_a_message_s_life_and_its_end() {
 }
 
 #[test]
+fn stats_tell_where_the_bytes_are_and_what_keeps_them() {
+    let bench = lived();
+    let stats = bench.json("stats", &[]).remove(0);
+    let number = |key: &str| stats[key].as_u64().unwrap_or_else(|| panic!("{key}: {stats}"));
+    assert_eq!(number("live_len") + number("dead_len"), number("records_len"));
+    assert!(number("segments") > 1 && number("live_len") > 40 * 100 && number("index_len") > 0);
+    let on_disk: u64 = contents(&bench.store().join("log")).iter().map(|(_, bytes, _)| bytes.len() as u64).sum();
+    assert_eq!(number("log_len_on_disk") + number("reserve_len"), on_disk);
+    let kept = stats["oldest_segment_kept_for"].as_str().unwrap();
+    assert!(kept.starts_with("message ") && kept.contains("in queue"), "{kept}");
+}
+
+#[test]
+fn rebuild_makes_the_index_anew_and_changes_nothing_else() {
+    let bench = lived();
+    let before = bench.ok("peek", &["thumbs", "--max", "100"]);
+    let rebuilt = bench.json("rebuild", &[]).remove(0);
+    assert_eq!(rebuilt["messages"], 39);
+    assert!(bench.ok("rebuild", &[]).contains("39 messages"));
+    assert_eq!(bench.ok("peek", &["thumbs", "--max", "100"]), before);
+    std::fs::remove_dir_all(bench.store().join("index")).unwrap();
+    assert!(bench.ok("rebuild", &[]).contains("39 messages"));
+    assert_eq!(Bench::new().code("rebuild", &[]), 6, "no store");
+}
+
+#[test]
 fn looking_leaves_every_byte_and_every_time_as_it_was() {
     let bench = lived();
     let before = contents(&bench.store());
