@@ -225,13 +225,7 @@ impl Committer {
                 Answer::Ready { queue, priority, as_of, entries, next } => {
                     self.refilled(queue, priority, as_of, entries, next);
                 }
-                Answer::Events { as_of, entries, reached } => {
-                    self.events_asked = false;
-                    self.tables.set_event_horizon(reached);
-                    for entry in entries {
-                        self.admit(entry, as_of);
-                    }
-                }
+                Answer::Events { as_of, entries, reached } => self.take_events(as_of, entries, reached),
                 Answer::Got { token, as_of, entries } => retries.extend(self.fetched(token, as_of, entries)),
                 Answer::Dead { token, as_of, entries, next } => {
                     self.dead_fetched(token, as_of, entries, next);
@@ -242,6 +236,20 @@ impl Committer {
             }
         }
         retries
+    }
+
+    /// Moves the event horizon over what comes next. Where a queue was purged since, it is not known which of it
+    /// is left, so the index is asked again.
+    fn take_events(&mut self, as_of: Lsn, entries: Vec<Entry>, reached: Timestamp) {
+        self.events_asked = false;
+        let is_void = |entry: &Entry| self.tables.queues.get(&entry.queue).is_some_and(|queue| as_of < queue.barrier);
+        if entries.iter().any(is_void) {
+            return;
+        }
+        self.tables.set_event_horizon(reached);
+        for entry in entries {
+            self.admit(entry, as_of);
+        }
     }
 
     /// Makes an entry resident that the index gave as of an LSN, unless it was purged since.

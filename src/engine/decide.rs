@@ -85,6 +85,11 @@ impl Committer {
         if let Some(error) = self.refusal(&request.command) {
             return self.group.reply(request.reply, Err(error), request.room);
         }
+        if matches!(request.command, Command::Purge { .. }) && self.tables.due(self.group.now).is_some() {
+            // What has come due and found no room in this frame must not be purged as what it was before: by its
+            // time it is something else, and that is what the index and a replay go by.
+            return self.leftover.push_front(request);
+        }
         let missing = self.missing(&request.command);
         if !missing.is_empty() {
             return self.park(request, missing);
@@ -232,7 +237,11 @@ impl Committer {
         }
         let current = |queue: &QueueId| self.tables.queues.get(queue).is_none_or(|queue| as_of >= queue.barrier);
         let known: Vec<_> = wanted.into_iter().filter(|(queue, _)| current(queue)).collect();
-        self.absent.extend(known.iter().copied());
+        // What changed since the answer is still known here, but may be forgotten before the request is decided.
+        let is_new = |(queue, id): &(QueueId, MessageId)| {
+            self.tables.queues.get(queue).is_some_and(|queue| queue.slots.contains_key(id))
+        };
+        self.absent.extend(known.iter().filter(|place| !is_new(place)).copied());
         self.borrowed.extend(known);
         Some(request)
     }

@@ -222,9 +222,10 @@ impl Committer {
         let detail = if entry.detail == seen.detail {
             detail
         } else {
-            // It failed once more since. If that is in this very frame, it cannot be read yet: the message
-            // is carried with the next load.
-            let Ok(newest) = self.shared.read_detail(&entry) else { return };
+            // It failed once more since. If that is in this very frame, it cannot be read yet; if it is longer, there
+            // may be no room for it: the message is carried with the next load.
+            let newest = self.shared.read_detail(&entry).ok().filter(|_| entry.detail.len <= seen.detail.len);
+            let Some(newest) = newest else { return };
             Some(newest)
         };
         let mut relocated = Relocated {

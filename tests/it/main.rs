@@ -46,6 +46,8 @@ mod history;
 #[cfg(feature = "testing")]
 mod machine;
 #[cfg(feature = "testing")]
+mod purge_races;
+#[cfg(feature = "testing")]
 mod reclaim_races;
 #[cfg(feature = "testing")]
 mod script;

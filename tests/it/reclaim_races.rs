@@ -74,6 +74,25 @@ fn a_carried_message_keeps_what_happened_to_it_meanwhile() {
     }
 }
 
+/// The committer died of it: what was carried had failed meanwhile, with a longer text than there was room for.
+#[test]
+fn a_longer_error_than_before_goes_with_the_next_load() {
+    let (machine, held) = with_much_to_carry();
+    machine.rig.clock().advance(secs(11));
+    machine.rig.step_committer();
+    machine.rig.step_applier();
+    let last = held.iter().rev().take(20).map(Delivery::receipt);
+    let queue = machine.queue("q");
+    let nack = Nack::new().delay(secs(30_000)).error("e".repeat(4000));
+    let mut call = Box::pin(queue.nack_many(last, nack));
+    assert!(machine.rig.poll(&mut call).is_none());
+    machine.rig.settle();
+    assert!(machine.rig.run(call).unwrap().iter().all(Result::is_ok));
+    machine.pass(secs(11));
+    assert!(machine.rig.run(machine.store().stats()).unwrap().relocated_len > 0);
+    assert_eq!(machine.counts("q"), [0, 20, 780, 0]);
+}
+
 /// BB-094: a redrive that was overtaken by an ack does not bring the message back.
 #[test]
 fn an_acked_message_is_not_redriven_back_to_life() {

@@ -53,22 +53,26 @@ impl Totals {
     }
 }
 
-struct Dice(u64);
+pub struct Dice(pub u64);
 
 impl Dice {
-    fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, end: u64) -> u64 {
+    pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
-    fn chance(&mut self, percent: u64) -> bool {
+    pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
+    }
+
+    pub fn pick(&mut self, end: usize) -> usize {
+        usize::try_from(self.below(end as u64)).unwrap_or(0)
     }
 }
 
@@ -515,7 +519,7 @@ impl World<'_> {
     }
 }
 
-fn state(m: &Message, now: u64) -> State {
+pub fn state(m: &Message, now: u64) -> State {
     match m.phase {
         Phase::Dead => State::Dead,
         Phase::Held if m.visible_at > now => State::InFlight,
@@ -524,7 +528,7 @@ fn state(m: &Message, now: u64) -> State {
     }
 }
 
-fn kind(refusal: Refusal) -> ErrorKind {
+pub fn kind(refusal: Refusal) -> ErrorKind {
     match refusal {
         Refusal::Stale => ErrorKind::StaleReceipt,
         Refusal::NotFound => ErrorKind::NotFound,
