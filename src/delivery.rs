@@ -204,7 +204,7 @@ pub(crate) fn dead_letter(detail: &Detail) -> Option<DeadLetter> {
 impl Delivery {
     fn read(shared: &Arc<Shared>, queue: &QueueName, receipt: Receipt, entry: Entry) -> Result<Self> {
         let (attributes, body) = read_message(shared, &entry)?;
-        let detail = shared.read_detail(&entry)?;
+        let detail = shared.read_detail_or_say(&entry)?;
         Ok(Self { shared: Arc::clone(shared), queue: queue.clone(), receipt, entry, detail, attributes, body })
     }
 

@@ -99,9 +99,6 @@ impl Default for Options {
 
 /// Smallest segment, in bytes: a header, one small frame, a footer.
 pub(crate) const MIN_SEGMENT_LEN: u32 = 4 * 1024;
-/// Fewer segments than this a store cannot do with: one that is written, the next one, and room to
-/// move.
-const MIN_STORE_SEGMENTS: u64 = 4;
 /// Largest segment, in bytes.
 pub(crate) const MAX_SEGMENT_LEN: u32 = 1024 * 1024 * 1024;
 
@@ -201,8 +198,8 @@ impl Options {
         self
     }
 
-    /// Most bytes that the store may take on disk, log and index together; at least 4 segments. When it
-    /// is near, sends answer [`Full`](crate::ErrorKind::Full) while everything that frees space goes
+    /// Most bytes that the store may take on disk, log and index together; at least 4 segments and 16 MiB
+    /// (for a moment, while the index is renewed, a new one comes on top). When it is near, sends answer [`Full`](crate::ErrorKind::Full) while everything that frees space goes
     /// on, as on a full disk. Default: none, the disk is the limit.
     #[must_use]
     pub fn max_store_bytes(mut self, max_store_bytes: impl Into<Option<u64>>) -> Self {
@@ -246,12 +243,6 @@ impl Options {
         }
         if !(2..=100).contains(&self.max_amplification) {
             return Err(Error::invalid(format!("max_amplification is {}; give 2 to 100", self.max_amplification)));
-        }
-        let least = MIN_STORE_SEGMENTS * u64::from(len);
-        if let Some(most) = self.max_store_bytes.filter(|most| *most < least) {
-            return Err(Error::invalid(format!(
-                "max_store_bytes is {most}; give at least {least} (4 segments of segment_len), or make segment_len smaller"
-            )));
         }
         self.queue_defaults.validate()
     }

@@ -222,7 +222,7 @@ impl Queue {
             }
             Err(error) => return Err(error),
         };
-        let detail = shared.read_detail(entry)?;
+        let detail = shared.read_detail_or_say(entry)?;
         let some = |at: Timestamp| (at > Timestamp::ZERO).then_some(at);
         let is_dead = *state == State::Dead || entry.origin.is_some();
         Ok(MessageView {

@@ -185,7 +185,7 @@ impl Committer {
             }
         }
         let more = !self.unfinished.is_empty() || self.is_relocating();
-        if !self.leftover.is_empty() || more && self.group.refusal.is_none() && !self.ending {
+        if !self.leftover.is_empty() || self.group.alone || more && self.group.refusal.is_none() && !self.ending {
             wake_in = Duration::ZERO;
         }
         Turn { wake_in, done: self.closing == Closing::Done }

@@ -66,6 +66,8 @@ pub(crate) struct Committer {
     pub(crate) redrives: BTreeMap<u64, Redrive>,
     pub(crate) slices: Vec<Slice>,
     pub(crate) relocation: Relocation,
+    /// Bytes that were carried since anybody else wrote.
+    pub(crate) idle_carried: u64,
     /// Hand-outs that nobody saw and that are not given back yet.
     pub(crate) given_back: Vec<Receipt>,
     /// Messages that the index does not have either: known for this turn.
@@ -140,6 +142,7 @@ impl Committer {
             redrives: BTreeMap::new(),
             slices: Vec::new(),
             relocation: Relocation::none(),
+            idle_carried: 0,
             given_back: Vec::new(),
             absent: FxHashSet::default(),
             borrowed: Vec::new(),
@@ -175,15 +178,17 @@ impl Committer {
             self.tables.wake(queue);
         }
         let retries = self.absorb(inbox.answers);
-        let batch = self.make_room(&retries);
-        self.give_back();
-        self.fire_timers();
-        for request in retries.into_iter().chain(batch) {
-            self.decide(request);
+        let batch = self.make_room(retries);
+        if !self.group.alone {
+            self.give_back();
+            self.fire_timers();
         }
+        batch.into_iter().for_each(|request| self.decide(request));
         self.redrive_slices();
-        self.dispatch();
-        self.relocate();
+        if !self.group.alone {
+            self.dispatch();
+            self.relocate();
+        }
         self.expire_waiters();
         self.commit();
         self.publish();

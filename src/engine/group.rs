@@ -21,6 +21,8 @@ pub(crate) struct Group {
     pub(crate) replies: Vec<(ReplyTo, Result<Reply>, Option<OwnedSemaphorePermit>)>,
     /// Something in it must be on disk before anyone is answered.
     pub(crate) strict: bool,
+    /// It is one request's alone: whatever else is to be done comes in the next turn, which follows at once.
+    pub(crate) alone: bool,
     /// Why nothing can be written in this turn.
     pub(crate) refusal: Option<Error>,
     /// Why nothing that adds to the store can.
@@ -42,6 +44,7 @@ impl Group {
             changes: Vec::new(),
             replies: Vec::new(),
             strict: false,
+            alone: false,
             refusal: None,
             send_refusal: None,
             asks: Vec::new(),
@@ -55,6 +58,7 @@ impl Group {
         self.records = 0;
         self.now = now;
         self.strict = false;
+        self.alone = false;
         self.refusal = None;
         self.send_refusal = None;
     }

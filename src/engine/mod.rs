@@ -55,6 +55,9 @@ use open::{IndexSite, Opened, Site};
 use report::{OpenReport, RecoveryProgress};
 use wait::Shared;
 
+/// sled writes whole segments of 2 MiB, and needs a few of them.
+const LEAST_INDEX_LEN: u64 = 8 * 1024 * 1024;
+
 /// Where sled keeps the index.
 struct SledSite(Env);
 
@@ -70,6 +73,10 @@ impl IndexSite for SledSite {
                 self.discard(&dir.join(entry.name));
             }
         }
+    }
+
+    fn least_len(&self) -> u64 {
+        LEAST_INDEX_LEN
     }
 
     fn remove(&self, dir: &Path, generation: u64) {

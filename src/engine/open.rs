@@ -45,6 +45,8 @@ pub(crate) trait IndexSite: Send + Sync {
     fn keep_only(&self, dir: &Path, generation: u64);
     /// Removes a generation. Best effort.
     fn remove(&self, dir: &Path, generation: u64);
+    /// Bytes that even a small index takes on disk after some use.
+    fn least_len(&self) -> u64;
 }
 
 /// Everything of the outside that a store is opened with.
@@ -78,6 +80,7 @@ pub(crate) fn open(
     progress: &mut dyn FnMut(RecoveryProgress),
 ) -> Result<Opened> {
     options.validate()?;
+    check_limit(site, &options)?;
     let started = site.env.clock.boottime();
     let lock = enter(site, dir, &options)?;
     let (store, created) = identify(site, dir, &options)?;
@@ -86,6 +89,18 @@ pub(crate) fn open(
     let mut opened = recovery.mount(index, lock, report)?;
     opened.report.duration = site.env.clock.boottime().saturating_sub(started);
     Ok(opened)
+}
+
+/// A limit must leave room for an index, and for a new one beside it.
+fn check_limit(site: &Site, options: &Options) -> Result<()> {
+    let least = 4 * u64::from(options.segment_len) + 2 * site.index.least_len();
+    match options.max_store_bytes.filter(|most| *most < least) {
+        None => Ok(()),
+        Some(most) => Err(Error::invalid(format!(
+            "max_store_bytes is {most}; give at least {least} (4 segments of segment_len, and an index), or make \
+             segment_len smaller"
+        ))),
+    }
 }
 
 /// Checks the directory, creates it if it is missing, and takes the lock.

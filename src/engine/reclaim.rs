@@ -98,7 +98,13 @@ impl Committer {
         if self.ending {
             return;
         }
-        let has = self.shared.space.ready(self.log.room_left()).saturating_add(self.shared.space.available());
+        if self.idle_carried > self.log.log_len() {
+            // All of it was written again and nobody wrote anything: it will not get smaller.
+            return;
+        }
+        // What is carried gives back more than it takes, so the store's own limit does not count here.
+        let space = &self.shared.space;
+        let has = space.ready(self.log.room_left()).saturating_add(space.free_on_disk());
         if has < load.live_len {
             let (needs, segment) = (load.live_len, load.segment);
             let why =
@@ -158,6 +164,9 @@ impl Committer {
 
     /// Carries one slice.
     pub(crate) fn relocate(&mut self) {
+        if self.group.records > 0 {
+            self.idle_carried = 0;
+        }
         if self.relocation.is_empty() {
             return;
         }
@@ -185,6 +194,7 @@ impl Committer {
         if carried > 0 {
             self.require_sync();
             self.meter.carried_len += carried as u64;
+            self.idle_carried += carried as u64;
         }
         if self.relocation.is_empty() {
             if self.relocation.load.more {

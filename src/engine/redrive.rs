@@ -33,6 +33,12 @@ pub(crate) struct Slice {
 /// Messages that one frame redrives.
 const SLICE: usize = 256;
 
+impl Slice {
+    fn bound(&self) -> usize {
+        self.entries.len() * 2 * record::FIXED_BOUND
+    }
+}
+
 impl Committer {
     pub(crate) fn start_redrive(&mut self, queue: QueueId, filter: RedriveFilter, max: u64, reply: ReplyTo) {
         let redrive = Redrive { queue, filter, left: max, done: 0, reply };
@@ -65,12 +71,19 @@ impl Committer {
 
     /// Most bytes that the slices at hand can write.
     pub(crate) fn slices_bound(&self) -> usize {
-        self.slices.iter().map(|slice| slice.entries.len() * 2 * record::FIXED_BOUND).sum()
+        self.slices.iter().map(Slice::bound).sum()
     }
 
     pub(crate) fn redrive_slices(&mut self) {
         for slice in std::mem::take(&mut self.slices) {
-            self.redrive_slice(slice);
+            let fits = !self.group.alone && self.group.has_room(slice.bound());
+            if fits || self.group.refusal.is_some() {
+                self.redrive_slice(slice);
+            } else {
+                // By the next frame the tables may have forgotten what changed since: it is asked for again.
+                let from = slice.entries.first().map(|entry| (entry.priority, entry.id));
+                self.ask_dead(slice.redrive, from);
+            }
         }
     }
 

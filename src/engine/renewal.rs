@@ -3,7 +3,8 @@
 //! | why | from |
 //! |---|---|
 //! | its files are much larger than its rows, or much was written to it: sled gives neither back | its rows |
-//! | it failed, and one in memory took its place | the rows in memory |
+//! | the same, and there is no room for a new one: first into memory | its rows |
+//! | it failed, or was in the way, and one in memory took its place | the rows in memory |
 //! | somebody asked for it | the log |
 //!
 //! # Invariants
@@ -23,7 +24,7 @@ use crate::engine::open::INDEX_DIR;
 use crate::engine::replay::rebuild_upto;
 use crate::engine::report::RebuildReport;
 use crate::error::Result;
-use crate::index::{Index, Kv};
+use crate::index::{Index, Kv, MemKv};
 use crate::log::NO_INDEX;
 
 /// When the index was or will be renewed.
@@ -33,6 +34,8 @@ pub(crate) struct Renewals {
     after: Duration,
     /// There are files of a generation that is not used any more.
     has_old: bool,
+    /// The one under way goes into memory, because there is no room.
+    into_memory: bool,
 }
 
 /// Files of so many bytes beyond the rows are fine, whatever the rows are; with small segments, less.
@@ -44,6 +47,8 @@ const FREE_FACTOR: u64 = 4;
 /// memory is let go.
 const WRITTEN_LEN: u64 = 1024 * 1024 * 1024;
 const WRITTEN_FACTOR: u64 = 16;
+/// Rows of so many bytes may be held in memory while there is no room for them on disk.
+const MAX_IN_MEMORY_LEN: u64 = 64 * 1024 * 1024;
 /// Bytes of rows that are copied between two tasks.
 const SLICE_LEN: usize = 1024 * 1024;
 /// After a failure it is not tried again before.
@@ -56,10 +61,16 @@ impl Applier {
         if self.index.is_renewing() || now < self.renewals.after || !(self.in_memory || self.has_outgrown()) {
             return;
         }
-        let needed = 2 * self.index.rows_len() + self.free_len();
-        if self.shared.space.available() < needed {
+        let rows = self.index.rows_len();
+        if self.shared.space.free_on_disk() < 2 * rows + self.free_len() {
+            // Through memory it goes without room, and gives back what the old one takes.
+            if !self.in_memory && rows <= MAX_IN_MEMORY_LEN {
+                self.renewals.into_memory = true;
+                self.index.begin_renewal(Box::new(MemKv::new()));
+            }
             return;
         }
+        self.renewals.into_memory = false;
         match self.next_kv() {
             Ok(kv) => self.index.begin_renewal(kv),
             Err(error) => {
@@ -76,7 +87,7 @@ impl Applier {
     }
 
     fn free_len(&self) -> u64 {
-        FREE_LEN.min(FREE_SEGMENTS * u64::from(self.shared.options.segment_len))
+        FREE_LEN.min(FREE_SEGMENTS * u64::from(self.shared.options.segment_len)).max(self.site.least_len())
     }
 
     /// An empty place for the generation after the present one.
@@ -105,10 +116,12 @@ impl Applier {
     }
 
     fn renewed(&mut self) {
-        self.index_generation += 1;
-        self.in_memory = false;
         self.renewals.has_old = true;
-        tracing::info!(generation = self.index_generation, "a new index is in use");
+        self.in_memory = std::mem::take(&mut self.renewals.into_memory);
+        if !self.in_memory {
+            self.index_generation += 1;
+        }
+        tracing::info!(generation = self.index_generation, in_memory = self.in_memory, "a new index is in use");
         self.note_figures();
         self.shared.answer(Answer::Renewed);
     }
@@ -130,6 +143,7 @@ impl Applier {
     /// Replaces the index by one made from the log.
     pub(crate) fn rebuild(&mut self) -> Result<RebuildReport> {
         self.index.abandon_renewal();
+        self.renewals.into_memory = false;
         let empty = Index::open(self.next_kv()?, self.shared.store)?;
         let upto = self.index.applied();
         let rebuilt = rebuild_upto(&self.fs, &self.dir, empty, upto, self.shared.seed)?;

@@ -30,6 +30,7 @@ use crate::log::{FRAME_HEADER_LEN, Room, Segments, SpareMaker};
 use crate::options::Options;
 use crate::record;
 use crate::types::Entry;
+use crate::types::limits::MAX_PAYLOAD_LEN;
 
 /// Bytes of the log that it takes to receive and ack one message, each in a frame of its own: two blocks.
 const DRAIN_LEN: u64 = 2 * 512;
@@ -41,6 +42,8 @@ const SMALL_SEND_LEN: u64 = 2 * 1024;
 const MIN_KEPT_LEN: u64 = 64 * 1024;
 /// Most bytes one frame gathers, unless a single request needs more.
 const MAX_GROUP_LEN: usize = 8 * 1024 * 1024;
+/// And of what no request asks for: hand-outs given back, timers, redrives, hand-outs to those who wait.
+const MAX_OWN_LEN: usize = 8 * 1024 * 1024;
 /// Hand-outs to waiting receivers for which one frame makes room.
 const MAX_HANDED_OUT: usize = 4096;
 /// Timers that one frame handles.
@@ -59,6 +62,8 @@ pub(crate) struct Space {
     index_len: AtomicU64,
     fullest: AtomicU64,
     live_len: AtomicU64,
+    /// Bytes of the longest segment: one is as long as its first frame.
+    longest: AtomicU64,
     messages: AtomicU64,
     /// The last try to make a spare found no room: what the disk says is free cannot be had.
     is_tight: AtomicBool,
@@ -83,6 +88,7 @@ impl Space {
             index_len: AtomicU64::new(0),
             fullest: AtomicU64::new(0),
             live_len: AtomicU64::new(0),
+            longest: AtomicU64::new(0),
             messages: AtomicU64::new(0),
             is_tight: AtomicBool::new(false),
             reclaim_error: Mutex::new(None),
@@ -92,6 +98,8 @@ impl Space {
     /// The applier's figures.
     pub(crate) fn note_index(&self, index_len: u64, live_len: u64, messages: u64, fullest: u64) {
         self.live_len.store(live_len, Ordering::Relaxed);
+        let longest = self.segments.list().into_iter().map(|segment| segment.len).max();
+        self.longest.store(longest.unwrap_or(0), Ordering::Relaxed);
         self.messages.store(messages, Ordering::Relaxed);
         self.index_len.store(index_len, Ordering::Relaxed);
         self.fullest.store(fullest, Ordering::Relaxed);
@@ -128,13 +136,18 @@ impl Space {
         self.log_len() + self.index_len.load(Ordering::Relaxed)
     }
 
+    /// Bytes that the disk has, whatever the store may take of it. Where it cannot be told, the writes
+    /// themselves will.
+    pub(crate) fn free_on_disk(&self) -> u64 {
+        self.fs.info(&self.dir).map_or(u64::MAX, |info| info.available)
+    }
+
     /// Bytes that the store can still get of the disk.
     pub(crate) fn available(&self) -> u64 {
         if self.is_tight() {
             return 0;
         }
-        // Where it cannot be told, the writes themselves will.
-        let free = self.fs.info(&self.dir).map_or(u64::MAX, |info| info.available);
+        let free = self.free_on_disk();
         self.limit.map_or(free, |limit| free.min(limit.saturating_sub(self.store_len())))
     }
 
@@ -152,7 +165,8 @@ impl Space {
         let in_order = DRAIN_LEN * self.fullest.load(Ordering::Relaxed).max(sent_here);
         let live = self.live_len.load(Ordering::Relaxed);
         let growth = CARRIED_MORE_LEN * self.messages.load(Ordering::Relaxed);
-        let by_carrying = live / 8 + growth + live.min(3 * self.segment_len);
+        let longest = self.longest.load(Ordering::Relaxed).max(self.segment_len);
+        let by_carrying = live / 8 + growth + live.min(3 * longest);
         let log = in_order.max(by_carrying).max(MIN_KEPT_LEN.min(self.segment_len));
         log + self.index_len.load(Ordering::Relaxed)
     }
@@ -214,34 +228,33 @@ impl Committer {
         self.crowded_by = refusal.map(|_| room);
     }
 
-    /// Makes room in the log for all that this turn may write, and says which requests it takes.
-    pub(crate) fn make_room(&mut self, retries: &[Request]) -> Vec<Request> {
-        let mut settling = 2 * self.given_back.len() * record::FIXED_BOUND + self.timers_bound() + self.slices_bound();
-        let mut sending = 0;
-        let mut take = |request: &Request, bound: usize| {
+    /// Makes room in the log for all that this turn may write, and says which requests it takes, `retries`
+    /// first. One so large that nothing else fits into its frame is taken alone.
+    pub(crate) fn make_room(&mut self, retries: Vec<Request>) -> Vec<Request> {
+        for request in retries.into_iter().rev() {
+            self.leftover.push_front(request);
+        }
+        let (mut batch, mut sending, mut asked) = (Vec::new(), 0, 0);
+        while let Some(request) = self.leftover.front() {
+            let bound = self.bound(&request.command);
+            if !batch.is_empty() && sending + asked + bound > MAX_GROUP_LEN {
+                break;
+            }
+            // What is larger than any frame is refused, and takes no room.
+            let bound = if bound > MAX_PAYLOAD_LEN { 0 } else { bound };
             if request.command.adds() {
                 sending += bound
             } else {
-                settling += bound
+                asked += bound
             }
-            sending + settling
-        };
-        for request in retries {
-            take(request, self.bound(&request.command));
-        }
-        let mut batch = Vec::new();
-        let mut gathered = 0;
-        while let Some(request) = self.leftover.front() {
-            let bound = self.bound(&request.command);
-            if !batch.is_empty() && gathered + bound > MAX_GROUP_LEN {
-                break;
-            }
-            gathered = take(request, bound);
             batch.extend(self.leftover.pop_front());
         }
-        settling += self.waiting_bound();
-        let carried = self.relocation_bound(sending + settling);
-        self.reserve(sending, settling, carried);
+        let own = 2 * self.given_back.len() * record::FIXED_BOUND + self.timers_bound() + self.slices_bound();
+        let own = (own + self.waiting_bound()).min(MAX_OWN_LEN);
+        let carried = self.relocation_bound(sending + asked + own);
+        self.group.alone = sending + asked + own + carried > MAX_PAYLOAD_LEN;
+        let (own, carried) = if self.group.alone { (0, 0) } else { (own, carried) };
+        self.reserve(sending, asked + own, carried);
         batch
     }
 

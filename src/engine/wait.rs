@@ -456,6 +456,19 @@ impl Shared {
         Ok((record, bytes))
     }
 
+    /// The same; in place of one that is damaged, that it is. A message is not less whole for it.
+    ///
+    /// # Errors
+    /// `NotFound` when its segment is gone; `Io`.
+    pub(crate) fn read_detail_or_say(&self, entry: &Entry) -> Result<Detail> {
+        match self.read_detail(entry) {
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                Ok(Detail { error: Some(format!("its last error cannot be read: {error}")), dead: None })
+            }
+            result => result,
+        }
+    }
+
     /// What is kept with a message: its last error and how it died.
     pub(crate) fn read_detail(&self, entry: &Entry) -> Result<Detail> {
         if !entry.detail.is_some() {

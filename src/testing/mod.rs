@@ -79,6 +79,10 @@ impl IndexSite for SimIndex {
         self.disks().retain(|at, _| *at == generation);
     }
 
+    fn least_len(&self) -> u64 {
+        0
+    }
+
     fn remove(&self, _: &Path, generation: u64) {
         self.disks().remove(&generation);
     }

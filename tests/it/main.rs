@@ -3,6 +3,7 @@
 mod cli;
 mod index_health;
 mod lifecycle;
+mod limits;
 mod tidy;
 
 #[cfg(feature = "testing")]
@@ -33,10 +34,10 @@ mod cases_sync;
 mod cases_visibility;
 #[cfg(feature = "testing")]
 mod cases_waiting;
-#[cfg(feature = "testing")]
 mod contract;
 #[cfg(feature = "testing")]
 mod contract_verbs;
+#[cfg(feature = "testing")]
 #[cfg(feature = "testing")]
 mod failing_disk;
 #[cfg(all(feature = "testing", feature = "json"))]
