@@ -131,6 +131,18 @@ fn the_log_stays_near_its_limit_behind_a_long_batch() {
     assert!(stats.log_len_on_disk <= limit + 4 * 64 * 1024, "{} bytes: {stats:?}", stats.log_len_on_disk);
 }
 
+/// A full disk with a segment longer than others is drained as well.
+#[test]
+fn a_full_disk_does_not_wedge_behind_a_long_batch() {
+    let machine = Machine::with(small().segment_len(64 * 1024));
+    machine.leave();
+    machine.rig.disk().set_capacity(Some(2 * 1024 * 1024));
+    let refused = churn_behind_a_long_batch(&machine, 5_000);
+    let stats = stats(&machine);
+    machine.rig.disk().set_capacity(None);
+    assert!(refused.is_none(), "{refused:?}: {stats:?}");
+}
+
 /// What cannot get smaller is not written again for ever.
 #[test]
 fn a_quiet_store_with_tiny_segments_writes_nothing() {
