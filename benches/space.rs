@@ -15,22 +15,27 @@ use hdrhistogram::Histogram;
 use reappear::blocking::{Queue, Store};
 use reappear::{AsReceipt, Backoff, Nack, NewMessage, Options, QueueOptions};
 
-const SEGMENT_LEN: u64 = 64 * 1024 * 1024;
 const BODY_LEN: usize = 100;
 const BATCH: usize = 100;
 const DEPTH: usize = 1000;
+/// Bounds that are asserted. Over twice what lives, at any time: the two segments that are made ahead, the one that
+/// is written, and those on their way out, of which a machine that does much else has more. After quiet: three.
+const MOST_SEGMENTS: u64 = 12;
+const MOST_INDEX_LEN: u64 = 64 * 1024 * 1024;
 
 fn main() {
     let quick = std::env::args().any(|argument| argument == "--quick" || argument == "--test");
-    let lives = if quick { 100_000 } else { 10_000_000 };
+    // The quick run is a hundredth of all, of the segments too, so that the log rotates as often.
+    let (lives, segment_len) = if quick { (100_000, 640 * 1024) } else { (10_000_000, 64 * 1024 * 1024) };
+    println!("segments of {segment_len} bytes");
     println!("lives behind an old message: {lives} each, {BODY_LEN} B, in batches of {BATCH}, constant depth {DEPTH}");
     for age in ["unsettled", "delayed a week", "dead", "extended every second"] {
-        behind(age, lives);
+        behind(age, lives, segment_len);
     }
     let (messages, rounds) = if quick { (10_000, 3) } else { (100_000, 20) };
     println!("\n{messages} messages handed out and given back {rounds} times");
     for nack in [false, true] {
-        loops(messages, rounds, nack);
+        loops((messages, rounds), nack, segment_len);
     }
     println!();
     for callers in [1, 16] {
@@ -63,8 +68,8 @@ const fn mib(bytes: u64) -> u64 {
 }
 
 /// The largest of what was seen on the way.
-#[derive(Default)]
 struct Most {
+    segment_len: u64,
     log: u64,
     over: u64,
     index: u64,
@@ -72,6 +77,10 @@ struct Most {
 }
 
 impl Most {
+    fn new(segment_len: u32) -> Self {
+        Self { segment_len: segment_len.into(), log: 0, over: 0, index: 0, resident: 0 }
+    }
+
     /// The bound at all times: what is made ahead and written, and segments on their way out.
     fn look(&mut self, store: &Store, dir: &Path) {
         let stats = store.stats().expect("stats");
@@ -80,13 +89,16 @@ impl Most {
         self.over = self.over.max(log.saturating_sub(2 * stats.live_len));
         self.index = self.index.max(len_below(&dir.join("index")));
         self.resident = self.resident.max(resident_len());
+        let bound = MOST_SEGMENTS * self.segment_len + 2 * stats.live_len;
+        assert!(log <= bound, "the log has {log} bytes, more than {bound}: {stats:?}");
+        assert!(self.index <= MOST_INDEX_LEN, "the index has {} bytes", self.index);
     }
 
     fn text(&self) -> String {
         format!(
             "at most: log {} MiB ({:.1} segments over 2 x live), index {} MiB, resident {} MiB",
             mib(self.log),
-            self.over as f64 / SEGMENT_LEN as f64,
+            self.over as f64 / self.segment_len as f64,
             mib(self.index),
             mib(self.resident)
         )
@@ -94,14 +106,15 @@ impl Most {
 }
 
 /// After quiet, within a bounded time: how many segments over twice what lives the log's files are.
-fn after_quiet(store: &Store, dir: &Path) -> f64 {
+fn after_quiet(store: &Store, dir: &Path, segment_len: u32) -> f64 {
     let started = Instant::now();
     loop {
         let live = store.stats().expect("stats").live_len;
-        let over = len_below(&dir.join("log")).saturating_sub(2 * live) as f64 / SEGMENT_LEN as f64;
-        if over <= 3.0 || started.elapsed() > Duration::from_secs(60) {
+        let over = len_below(&dir.join("log")).saturating_sub(2 * live) as f64 / f64::from(segment_len);
+        if over <= 3.0 {
             return over;
         }
+        assert!(started.elapsed() < Duration::from_secs(60), "{over} segments over twice what lives, after a minute");
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -115,10 +128,10 @@ fn pass_lives(queue: &Queue, count: usize) {
     }
 }
 
-fn behind(age: &str, lives: usize) {
+fn behind(age: &str, lives: usize, segment_len: u32) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("s");
-    let store = Store::open(&path).expect("opened");
+    let store = Store::open_with(&path, Options::new().segment_len(segment_len)).expect("opened");
     let (old, busy) = (store.queue("old").expect("a name"), store.queue("busy").expect("a name"));
     old.create(queue_options()).expect("created");
     let delay = if age.starts_with("delayed") { Duration::from_secs(7 * 86_400) } else { Duration::ZERO };
@@ -131,7 +144,7 @@ fn behind(age: &str, lives: usize) {
     for _ in 0..DEPTH / BATCH {
         busy.send_batch((0..BATCH).map(|_| vec![b'x'; BODY_LEN])).expect("sent");
     }
-    let (mut most, mut rates) = (Most::default(), Vec::new());
+    let (mut most, mut rates) = (Most::new(segment_len), Vec::new());
     let mut extended = Instant::now();
     let step = lives / 100;
     for _ in 0..100 {
@@ -147,7 +160,7 @@ fn behind(age: &str, lives: usize) {
         most.look(&store, &path);
     }
     let stats = store.stats().expect("stats");
-    let over = after_quiet(&store, &path);
+    let over = after_quiet(&store, &path, segment_len);
     store.close().expect("closed");
     drop((store, old, busy));
     let store = Store::open(&path).expect("opened again");
@@ -165,16 +178,16 @@ fn behind(age: &str, lives: usize) {
     );
 }
 
-fn loops(messages: usize, rounds: usize, nack: bool) {
+fn loops((messages, rounds): (usize, usize), nack: bool, segment_len: u32) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("s");
-    let store = Store::open(&path).expect("opened");
+    let store = Store::open_with(&path, Options::new().segment_len(segment_len)).expect("opened");
     let queue = store.queue("q").expect("a name");
     queue.create(queue_options()).expect("created");
     for _ in 0..messages / BATCH {
         queue.send_batch((0..BATCH).map(|_| vec![b'x'; BODY_LEN])).expect("sent");
     }
-    let (mut most, started) = (Most::default(), Instant::now());
+    let (mut most, started) = (Most::new(segment_len), Instant::now());
     for _ in 0..rounds {
         let mut receipts = Vec::with_capacity(messages);
         loop {
@@ -197,7 +210,7 @@ fn loops(messages: usize, rounds: usize, nack: bool) {
     }
     let rate = (messages * rounds) as f64 / started.elapsed().as_secs_f64();
     let stats = store.stats().expect("stats");
-    let over = after_quiet(&store, &path);
+    let over = after_quiet(&store, &path, segment_len);
     let what = if nack { "nacked" } else { "released" };
     println!(
         "{what}: {rate:.0} deliveries/s; {}; after quiet {over:.1} segments over 2 x live; write amplification {:.3}",
