@@ -87,7 +87,9 @@ impl Applier {
     }
 
     fn free_len(&self) -> u64 {
-        FREE_LEN.min(FREE_SEGMENTS * u64::from(self.shared.options.segment_len)).max(self.site.least_len())
+        let options = &self.shared.options;
+        let by_limit = options.max_store_bytes.map_or(u64::MAX, |limit| limit / 4);
+        FREE_LEN.min(FREE_SEGMENTS * u64::from(options.segment_len)).min(by_limit).max(self.site.least_len())
     }
 
     /// An empty place for the generation after the present one.
