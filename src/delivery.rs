@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::wait::{Command, Grant, Reply, Shared, read_whole};
+use crate::engine::wait::{Command, Grant, Reply, Shared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lifecycle::Settle;
 use crate::message::{Attributes, DeadLetter, Nack};
 use crate::record::Detail;
-use crate::types::{Entry, MessageId, Position, QueueName, Receipt, Timestamp};
+use crate::types::{Entry, MessageId, QueueName, Receipt, Timestamp};
 
 /// A receive that is being put together; see [`Queue::receive`](crate::Queue::receive).
 #[derive(Clone, Debug)]
@@ -185,8 +185,12 @@ impl std::fmt::Debug for Delivery {
 
 /// The body and attributes of a message, from the log.
 pub(crate) fn read_message(shared: &Shared, entry: &Entry) -> Result<(Attributes, Vec<u8>)> {
-    let without_detail = Entry { detail: Position::NONE, ..*entry };
-    read_whole(shared, &without_detail).map(|(attributes, body, _)| (attributes, body))
+    if !entry.body.is_some() {
+        let what = "its body was damaged and is lost; what was left of it is in quarantine";
+        return Err(Error::new(ErrorKind::Corrupt, format!("message {} cannot be read: {what}", entry.id)));
+    }
+    let (record, body) = shared.read_record(entry.body, entry.id)?;
+    Ok((record.into_attributes(), body))
 }
 
 /// How a message died, as users see it.

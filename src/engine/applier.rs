@@ -152,8 +152,8 @@ pub(crate) enum Ask {
     /// Sync the index and write a checkpoint. While space is short, more is carried out of the oldest
     /// segment.
     Checkpoint { durable: Lsn, clean: bool, crowded: bool },
-    /// What else keeps the oldest segment.
-    Relocate { crowded: bool },
+    /// What else keeps the oldest segment; about `len` bytes of it are wanted at once.
+    Relocate { crowded: bool, len: usize },
     /// Build the index anew from the log; answered to the caller.
     Rebuild { reply: ReplyTo },
 }
@@ -408,12 +408,12 @@ impl Applier {
                     self.shared.space.note_reclaim(Some(error.to_string()));
                 }
                 if result.is_ok() && !clean {
-                    self.propose_relocation(crowded);
+                    self.propose_relocation(crowded, 0);
                     self.renew_if_worth_it();
                 }
                 self.shared.answer(Answer::Checkpointed { lsn: as_of, result });
             }
-            Ask::Relocate { crowded } => self.propose_relocation(crowded),
+            Ask::Relocate { crowded, len } => self.propose_relocation(crowded, len as u64),
             Ask::Rebuild { reply } => {
                 let _ = reply.send(self.rebuild().map(Reply::Rebuilt));
             }

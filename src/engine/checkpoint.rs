@@ -184,8 +184,11 @@ impl Committer {
                 wake_in = wake_in.min(at.saturating_sub(boot));
             }
         }
-        let more = !self.unfinished.is_empty() || self.is_relocating();
-        if !self.leftover.is_empty() || self.group.alone || more && self.group.refusal.is_none() && !self.ending {
+        let can_write = self.group.refusal.is_none() && !self.ending;
+        if can_write && self.is_relocating() {
+            wake_in = wake_in.min(self.carrying_waits());
+        }
+        if !self.leftover.is_empty() || self.group.alone || can_write && !self.unfinished.is_empty() {
             wake_in = Duration::ZERO;
         }
         Turn { wake_in, done: self.closing == Closing::Done }

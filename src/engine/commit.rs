@@ -68,6 +68,8 @@ pub(crate) struct Committer {
     pub(crate) relocation: Relocation,
     /// Bytes that were carried since anybody else wrote.
     pub(crate) idle_carried: u64,
+    /// When somebody last asked for something.
+    pub(crate) last_asked: Duration,
     /// Hand-outs that nobody saw and that are not given back yet.
     pub(crate) given_back: Vec<Receipt>,
     /// Messages that the index does not have either: known for this turn.
@@ -143,6 +145,7 @@ impl Committer {
             slices: Vec::new(),
             relocation: Relocation::none(),
             idle_carried: 0,
+            last_asked: boot,
             given_back: Vec::new(),
             absent: FxHashSet::default(),
             borrowed: Vec::new(),
@@ -188,8 +191,8 @@ impl Committer {
         if !self.group.alone {
             self.dispatch();
             self.relocate();
+            self.expire_waiters();
         }
-        self.expire_waiters();
         self.commit();
         self.publish();
         self.hand_over();

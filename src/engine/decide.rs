@@ -395,7 +395,7 @@ impl Committer {
             let Some((entry, counted)) = queue.resident_entry(id) else { return };
             let timeout = lifecycle::timeout(&entry, &queue.options, now);
             let len = 2 * record::FIXED_BOUND + queue.name.as_str().len() + entry.detail.len as usize;
-            if timeout != Timeout::Ready && !self.group.has_room(len) {
+            if timeout != Timeout::Ready && !self.group.has_own_room(len) {
                 // Before anything else is decided, these come first in the next turn.
                 return self.again(queue_id);
             }

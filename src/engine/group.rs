@@ -15,6 +15,8 @@ pub(crate) struct Group {
     pub(crate) start: FrameStart,
     /// Most bytes the payload may grow to.
     pub(crate) room: usize,
+    /// Most bytes of it that are written before the requests are decided: the rest is theirs.
+    pub(crate) own: usize,
     pub(crate) records: u32,
     pub(crate) now: Timestamp,
     pub(crate) changes: Vec<Change>,
@@ -39,6 +41,7 @@ impl Group {
             frame: vec![0; FRAME_HEADER_LEN],
             start: FrameStart { segment: 0, payload_offset: 0 },
             room: 0,
+            own: 0,
             records: 0,
             now: Timestamp::ZERO,
             changes: Vec::new(),
@@ -55,6 +58,7 @@ impl Group {
     pub(crate) fn reset(&mut self, now: Timestamp) {
         self.frame.truncate(FRAME_HEADER_LEN);
         self.room = 0;
+        self.own = 0;
         self.records = 0;
         self.now = now;
         self.strict = false;
@@ -66,6 +70,11 @@ impl Group {
     /// Whether a record of at most this many bytes still fits.
     pub(crate) fn has_room(&self, len: usize) -> bool {
         self.refusal.is_none() && self.frame.len() - FRAME_HEADER_LEN + len <= self.room
+    }
+
+    /// The same for what comes before the requests.
+    pub(crate) fn has_own_room(&self, len: usize) -> bool {
+        self.has_room(len) && self.frame.len() - FRAME_HEADER_LEN + len <= self.own
     }
 
     pub(crate) fn reply(&mut self, to: ReplyTo, reply: Result<Reply>, room: Option<OwnedSemaphorePermit>) {

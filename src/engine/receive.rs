@@ -123,7 +123,7 @@ impl Committer {
     /// Hand-outs whose callers went away before they saw them are receivable again, attempt refunded.
     pub(crate) fn give_back(&mut self) {
         while let Some(receipt) = self.given_back.last().copied() {
-            if !self.group.has_room(record::FIXED_BOUND) {
+            if !self.group.has_own_room(record::FIXED_BOUND) {
                 return;
             }
             self.given_back.pop();

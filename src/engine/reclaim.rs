@@ -15,14 +15,17 @@
 //! while nothing was written about it since: later the tables may have forgotten that it changed or is
 //! gone.
 //!
-//! A slice is no longer than twice what callers write in the same frame, so that they wait for about
-//! three times their own bytes at most; with nobody there it is longer.
+//! While callers are there, what is carried goes along in their frames: at most what they send and
+//! otherwise may write, so that it keeps up with them (what A allows frees two bytes for each one), and one
+//! message at least. Frames of its own wait until nobody has asked for anything for a while; callers
+//! who come just then wait for one of them. While sends are refused for lack of space nothing waits.
 //!
 //! # Crashes
 //! A relocated message is there twice; the later record wins. A copy that was not written is made
 //! again later.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use rustc_hash::FxHashSet;
 
@@ -63,15 +66,15 @@ pub(crate) struct Relocation {
     load: Load,
     /// Messages that were written about since `as_of`: what the load has of them is out of date.
     touched: FxHashSet<MessageId>,
-    /// Most bytes that this turn carries.
-    slice_len: usize,
+    /// Most bytes that this turn carries; `None`: it waits for callers to come or to be gone.
+    slice_len: Option<usize>,
 }
 
 impl Relocation {
     pub(crate) fn none() -> Self {
         let load =
             Load { segment: 0, as_of: Lsn::ZERO, cargo: VecDeque::new(), queues: Vec::new(), live_len: 0, more: false };
-        Self { load, touched: FxHashSet::default(), slice_len: 0 }
+        Self { load, touched: FxHashSet::default(), slice_len: None }
     }
 
     /// Something is written about this message.
@@ -86,10 +89,12 @@ impl Relocation {
     }
 }
 
-/// Bytes that one frame carries, beside what callers write: in any case, when nobody writes, at most.
-const MIN_SLICE_LEN: usize = 32 * 1024;
-const IDLE_SLICE_LEN: usize = 128 * 1024;
-const MAX_SLICE_LEN: usize = 256 * 1024;
+/// Bytes that one frame carries: beside what callers write, at least and at most; and when nobody writes.
+const MIN_SLICE_LEN: usize = 1024;
+const MAX_SLICE_LEN: usize = 8 * 1024 * 1024;
+const IDLE_SLICE_LEN: usize = 64 * 1024;
+/// So long after the last request nobody is there.
+const IDLE_AFTER: Duration = Duration::from_millis(5);
 /// Most bytes of a queue's definition: two names, and numbers.
 const QUEUE_BOUND: usize = 2 * record::FIXED_BOUND + 2 * 255;
 
@@ -125,36 +130,51 @@ impl Committer {
         };
         let entries = load.cargo.iter().map(|cargo| &cargo.entry);
         let touched = entries.filter(|entry| changed(entry)).map(|entry| entry.id).collect();
-        self.relocation = Relocation { load, touched, slice_len: 0 };
+        self.relocation = Relocation { load, touched, slice_len: None };
     }
 
-    /// Most bytes that this turn carries beside `others`.
-    pub(crate) fn relocation_bound(&mut self, others: usize) -> usize {
+    /// Most bytes that this turn carries beside what is sent and what else may be written. `asked`: there are
+    /// requests.
+    pub(crate) fn relocation_bound(&mut self, sending: usize, others: usize, asked: bool) -> usize {
         if self.ending {
             // Nothing may come after the mark of an orderly close.
             self.relocation = Relocation::none();
         }
-        self.relocation.slice_len = match others {
-            0 => IDLE_SLICE_LEN,
-            some => some.saturating_mul(2).clamp(MIN_SLICE_LEN, MAX_SLICE_LEN),
+        if asked {
+            self.last_asked = self.clock.boottime();
+        }
+        let beside = sending + others;
+        self.relocation.slice_len = if beside > 0 {
+            Some(beside.clamp(MIN_SLICE_LEN, MAX_SLICE_LEN))
+        } else {
+            self.carrying_waits().is_zero().then_some(IDLE_SLICE_LEN)
         };
         self.slice_bound()
     }
 
+    /// How long what is to be carried waits for callers to come or to be gone.
+    pub(crate) fn carrying_waits(&self) -> Duration {
+        if self.crowded_by.is_some() {
+            return Duration::ZERO;
+        }
+        (self.last_asked + IDLE_AFTER).saturating_sub(self.clock.boottime())
+    }
+
     /// The same, when no more than this fits.
     pub(crate) fn shorten_slice(&mut self, len: usize) -> usize {
-        self.relocation.slice_len = len;
+        self.relocation.slice_len = Some(len);
         let bound = self.slice_bound();
         if bound <= len { bound } else { 0 }
     }
 
     fn slice_bound(&self) -> usize {
+        let Some(slice_len) = self.relocation.slice_len else { return 0 };
         let load = &self.relocation.load;
         let queues = load.queues.iter().map(|_| QUEUE_BOUND);
         let mut bound = 0;
         for len in queues.chain(load.cargo.iter().map(Cargo::bound)) {
             // One at least, however long it is.
-            if bound > 0 && bound + len > self.relocation.slice_len {
+            if bound > 0 && bound + len > slice_len {
                 break;
             }
             bound += len;
@@ -167,13 +187,11 @@ impl Committer {
         if self.group.records > 0 {
             self.idle_carried = 0;
         }
-        if self.relocation.is_empty() {
-            return;
-        }
+        let Some(slice_len) = self.relocation.slice_len.filter(|_| !self.relocation.is_empty()) else { return };
         let before = self.group.frame.len();
         let mut has_room = true;
         while let Some(id) = self.relocation.load.queues.last().copied() {
-            has_room = self.group.has_room(QUEUE_BOUND) && self.group.frame.len() - before < self.relocation.slice_len;
+            has_room = self.group.has_room(QUEUE_BOUND) && self.group.frame.len() - before < slice_len;
             if !has_room {
                 break;
             }
@@ -182,8 +200,7 @@ impl Committer {
         }
         while has_room && let Some(cargo) = self.relocation.load.cargo.pop_front() {
             let carried = self.group.frame.len() - before;
-            has_room = self.group.has_room(cargo.bound())
-                && (carried == 0 || carried + cargo.bound() <= self.relocation.slice_len);
+            has_room = self.group.has_room(cargo.bound()) && (carried == 0 || carried + cargo.bound() <= slice_len);
             if has_room {
                 self.carry(cargo);
             } else {
@@ -198,7 +215,7 @@ impl Committer {
         }
         if self.relocation.is_empty() {
             if self.relocation.load.more {
-                self.group.ask(Ask::Relocate { crowded: self.crowded_by.is_some() });
+                self.group.ask(Ask::Relocate { crowded: self.crowded_by.is_some(), len: slice_len });
             } else {
                 // Now there is one more segment that nothing needs.
                 self.checkpoint.hurry = true;

@@ -19,9 +19,9 @@ use crate::record::Detail;
 use crate::types::limits::MAX_ERROR_LEN;
 use crate::types::{Entry, KeptFor, Position, QueueName};
 
-/// Messages and bytes that one load carries at most.
+/// Messages that one load carries at most, and bytes, unless callers write so much that more is wanted.
 const MAX_LOAD_COUNT: usize = 16 * 1024;
-const MAX_LOAD_LEN: u64 = 4 * 1024 * 1024;
+const MAX_LOAD_LEN: u64 = 1024 * 1024;
 
 impl Applier {
     /// Tells the other threads how large the index is, and how much the fullest segment holds.
@@ -71,7 +71,7 @@ impl Applier {
     }
 
     /// When the log is too large: what keeps its oldest segment, to be carried to its end.
-    pub(crate) fn propose_relocation(&mut self, crowded: bool) {
+    pub(crate) fn propose_relocation(&mut self, crowded: bool, wanted: u64) {
         // Those before it go by themselves, or cannot be removed and do not matter here.
         let segment = self.first_needed();
         let segments = self.shared.segments.list();
@@ -82,7 +82,7 @@ impl Applier {
         }
         let as_of = self.index.applied();
         let live_len = self.live_in(segment);
-        let entries = self.read(|index| index.in_segment(segment, MAX_LOAD_COUNT, MAX_LOAD_LEN));
+        let entries = self.read(|index| index.in_segment(segment, MAX_LOAD_COUNT, MAX_LOAD_LEN.max(wanted)));
         let queues: Vec<_> =
             self.definitions.iter().filter(|(_, defined)| **defined == segment).map(|(id, _)| *id).collect();
         let here = self.index.segment_uses().get(&segment).map_or(0, |uses| uses.messages);

@@ -32,7 +32,7 @@ use crate::env::store_clock::StoreClock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lifecycle::Settle;
 use crate::log::Segments;
-use crate::message::{Attributes, DeadReason, NewMessage};
+use crate::message::{DeadReason, NewMessage};
 use crate::options::{Durability, Options, QueueOptions};
 use crate::record::{Bad, Detail, Raw, Record};
 use crate::types::{Entry, Lsn, MessageId, Position, QueueName, Receipt, State, StoreId, Timestamp};
@@ -213,17 +213,6 @@ impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").field("store", &self.store).finish_non_exhaustive()
     }
-}
-
-/// Attributes, body and detail of a message.
-pub(crate) fn read_whole(shared: &Shared, entry: &Entry) -> Result<(Attributes, Vec<u8>, Option<Detail>)> {
-    if !entry.body.is_some() {
-        let what = "its body was damaged and is lost; what was left of it is in quarantine";
-        return Err(Error::new(ErrorKind::Corrupt, format!("message {} cannot be read: {what}", entry.id)));
-    }
-    let (record, body) = shared.read_record(entry.body, entry.id)?;
-    let detail = if entry.detail.is_some() { Some(shared.read_detail(entry)?) } else { None };
-    Ok((record.into_attributes(), body, detail))
 }
 
 /// Bytes of room a request takes besides what it carries.

@@ -180,3 +180,19 @@ fn a_quiet_store_with_tiny_segments_writes_nothing() {
         assert_eq!(wrote, 0, "full: {full}");
     }
 }
+
+/// Many deaths in the turn of a large send leave the room that was made for it: they come with the next frames.
+#[test]
+fn what_comes_due_does_not_take_the_room_of_a_request() {
+    let machine = Machine::with(small().segment_len(1024 * 1024).window(10_000));
+    machine.made("q", QueueOptions::new().max_attempts(1));
+    for _ in 0..8 {
+        machine.rig.run(machine.queue("q").send_batch((0..1000).map(|_| "x"))).unwrap();
+        let held = machine.rig.run(machine.queue("q").receive().max(1000).visibility(secs(5)).many()).unwrap();
+        assert_eq!(held.len(), 1000);
+    }
+    machine.rig.clock().advance(secs(6));
+    machine.send("q", vec![1; 500_000]);
+    machine.rig.settle();
+    assert_eq!(machine.counts("q"), [1, 0, 0, 8000]);
+}
