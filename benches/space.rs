@@ -1,284 +1,313 @@
-//! That disk use is bounded, and that carrying live messages out of old segments does not hurt.
+//! How much disk and memory a store takes while messages come and go, and what carrying costs.
 //!
-//! 1. Ten million lives pass behind one old message that stays: unsettled, delayed, dead, or extended every
-//!    second. 2. A hundred thousand messages are released, or nacked, over and over. 3. Sends with and without
-//!    carrying, in alternating rounds of one run.
+//! - `lives`: messages are sent, received and acked at constant depth behind one old message that stays:
+//!   unsettled, delayed, dead, or extended every second. Nothing may grow.
+//! - `loops`: the same messages are handed out and given back again and again, released or nacked.
+//! - `latency`: single durable sends while live messages are carried out of the log's oldest segments, and
+//!   without that, in alternating rounds.
+//!
+//! Files are listed every 10 ms by a thread of its own, so that what is checked is the most that there was,
+//! not what happened to be there at a sample. A bound that does not hold is printed as `VIOLATED`; the run
+//! goes on and ends with status 1.
 //!
 //! ```text
-//! cargo bench --bench space [-- --quick]
+//! cargo bench --bench space [-- --quick] [lives] [loops] [latency]
 //! ```
+//!
+//! `--quick` is a hundredth of the size, in segments of 4 MiB instead of 64.
+
+#[path = "space/latency.rs"]
+mod latency;
+#[path = "space/measure.rs"]
+mod measure;
 
 use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
-use reappear::blocking::{Queue, Store};
-use reappear::{AsReceipt, Backoff, Nack, NewMessage, Options, QueueOptions};
+use reappear::blocking::{Delivery, Queue, Store};
+use reappear::{Backoff, Error, Nack, NewMessage, Options, QueueOptions, Receipt, RedriveFilter, State};
+
+use measure::{Run, Summary};
 
 const BODY_LEN: usize = 100;
 const BATCH: usize = 100;
 const DEPTH: usize = 1000;
-/// Bounds that are asserted. Over twice what lives, at any time: the two segments that are made ahead, the one that
-/// is written, and those on their way out, of which a machine that does much else has more. After quiet: three.
-const MOST_SEGMENTS: u64 = 12;
-const MOST_INDEX_LEN: u64 = 64 * 1024 * 1024;
+const OLD_BODY: &[u8] = b"the message that stays";
+const ERROR_TEXT: &str = "upstream answered 503";
+/// Longest visibility timeout of a queue by default.
+const LONG: Duration = Duration::from_secs(43_200);
+const WEEK: Duration = Duration::from_secs(7 * 86_400);
+
+const MIB: u64 = 1024 * 1024;
+
+struct Scale {
+    segment_len: u32,
+    /// Lives behind each old message, and after how many there is a row.
+    lives: u64,
+    step: u64,
+    /// Messages that are given back, and how often each.
+    messages: usize,
+    passes: u32,
+    /// Messages that are live at the log's front while sends are timed; rounds; time of one without carrying.
+    kept: usize,
+    rounds: usize,
+    window: Duration,
+    /// What must hold of the 99th percentile with and without carrying; a short run tells nothing of it.
+    max_p99_ratio: f64,
+}
+
+const FULL: Scale = Scale {
+    segment_len: 64 * 1024 * 1024,
+    lives: 10_000_000,
+    step: 100_000,
+    messages: 100_000,
+    passes: 20,
+    kept: 300_000,
+    rounds: 5,
+    window: Duration::from_secs(4),
+    max_p99_ratio: 2.0,
+};
+
+const QUICK: Scale = Scale {
+    segment_len: 4 * 1024 * 1024,
+    lives: 100_000,
+    step: 10_000,
+    messages: 10_000,
+    passes: 2,
+    kept: 60_000,
+    rounds: 1,
+    window: Duration::from_secs(1),
+    max_p99_ratio: f64::INFINITY,
+};
+
+static VIOLATED: AtomicBool = AtomicBool::new(false);
+
+/// A bound: the run goes on when it does not hold, so that all of it is seen.
+fn check(holds: bool, what: &str) {
+    if !holds {
+        VIOLATED.store(true, Ordering::Relaxed);
+        println!("VIOLATED: {what}");
+    }
+}
 
 fn main() {
-    let quick = std::env::args().any(|argument| argument == "--quick" || argument == "--test");
-    // The quick run is a hundredth of all, of the segments too, so that the log rotates as often.
-    let (lives, segment_len) = if quick { (100_000, 640 * 1024) } else { (10_000_000, 64 * 1024 * 1024) };
-    println!("segments of {segment_len} bytes");
-    println!("lives behind an old message: {lives} each, {BODY_LEN} B, in batches of {BATCH}, constant depth {DEPTH}");
-    for age in ["unsettled", "delayed a week", "dead", "extended every second"] {
-        behind(age, lives, segment_len);
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let quick = arguments.iter().any(|argument| argument == "--quick" || argument == "--test");
+    let scale = if quick { QUICK } else { FULL };
+    let parts: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with("--")).collect();
+    let wanted = |part: &str| parts.is_empty() || parts.iter().any(|name| *name == part);
+    println!("{}\n", conditions(&scale));
+    let mut runs = Vec::new();
+    if wanted("lives") {
+        runs.extend([Old::Unsettled, Old::Delayed, Old::Dead, Old::Extended].map(|old| lives(old, &scale)));
     }
-    let (messages, rounds) = if quick { (10_000, 3) } else { (100_000, 20) };
-    println!("\n{messages} messages handed out and given back {rounds} times");
-    for nack in [false, true] {
-        loops((messages, rounds), nack, segment_len);
+    if wanted("loops") {
+        runs.extend([Back::Released, Back::Nacked].map(|back| give_back(back, &scale)));
     }
-    println!();
-    for callers in [1, 16] {
-        latency(callers, if quick { (1, 20_000) } else { (5, 100_000) });
+    if !runs.is_empty() {
+        println!("{}", Summary::table(&runs));
     }
-}
-
-fn queue_options() -> QueueOptions {
-    QueueOptions::new().max_attempts(None).backoff(Backoff::NONE)
-}
-
-/// Bytes of the files below a directory.
-fn len_below(dir: &Path) -> u64 {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let len = |entry: std::fs::DirEntry| match entry.metadata() {
-        Ok(meta) if meta.is_dir() => len_below(&entry.path()),
-        Ok(meta) => meta.len(),
-        Err(_) => 0,
-    };
-    entries.map(len).sum()
-}
-
-fn resident_len() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
-}
-
-const fn mib(bytes: u64) -> u64 {
-    bytes / (1024 * 1024)
-}
-
-/// The largest of what was seen on the way.
-struct Most {
-    segment_len: u64,
-    log: u64,
-    over: u64,
-    index: u64,
-    resident: u64,
-}
-
-impl Most {
-    fn new(segment_len: u32) -> Self {
-        Self { segment_len: segment_len.into(), log: 0, over: 0, index: 0, resident: 0 }
+    if wanted("latency") {
+        latency::compare(1, &scale);
+        latency::compare(16, &scale);
     }
-
-    /// The bound at all times: what is made ahead and written, and segments on their way out.
-    fn look(&mut self, store: &Store, dir: &Path) {
-        let stats = store.stats().expect("stats");
-        let log = len_below(&dir.join("log"));
-        self.log = self.log.max(log);
-        self.over = self.over.max(log.saturating_sub(2 * stats.live_len));
-        self.index = self.index.max(len_below(&dir.join("index")));
-        self.resident = self.resident.max(resident_len());
-        let bound = MOST_SEGMENTS * self.segment_len + 2 * stats.live_len;
-        assert!(log <= bound, "the log has {log} bytes, more than {bound}: {stats:?}");
-        assert!(self.index <= MOST_INDEX_LEN, "the index has {} bytes", self.index);
+    println!("load average at the end {}", load());
+    if VIOLATED.load(Ordering::Relaxed) {
+        println!("a bound was VIOLATED, see above");
+        std::process::exit(1);
     }
+    println!("all bounds held");
+}
 
-    fn text(&self) -> String {
-        format!(
-            "at most: log {} MiB ({:.1} segments over 2 x live), index {} MiB, resident {} MiB",
-            mib(self.log),
-            self.over as f64 / self.segment_len as f64,
-            mib(self.index),
-            mib(self.resident)
-        )
+/// The last line of what a program prints; what cannot be found out is not worth a failure.
+fn told_by(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    text.lines().last().unwrap_or("unknown").trim().to_owned()
+}
+
+fn load() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').take(3).collect::<Vec<_>>().join(" ")
+}
+
+fn conditions(scale: &Scale) -> String {
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    format!(
+        "commit {}, {}, Linux {}, {cores} cores, {} in the temporary directory, {}\nsegments of {} MiB, load average at the beginning {}",
+        told_by("git", &["describe", "--always", "--dirty"]),
+        told_by("date", &["-u", "+%F %H:%M UTC"]),
+        told_by("uname", &["-r"]),
+        told_by("df", &["--output=fstype", &std::env::temp_dir().to_string_lossy()]),
+        told_by("rustc", &["--version"]),
+        u64::from(scale.segment_len) / MIB,
+        load(),
+    )
+}
+
+fn open(path: &Path, scale: &Scale, max_amplification: u32) -> Store {
+    let options = Options::new().segment_len(scale.segment_len).max_amplification(max_amplification);
+    Store::open_with(path, options).expect("the store opens")
+}
+
+fn send_batch(queue: &Queue, len: usize) {
+    queue.send_batch((0..BATCH).map(|_| vec![b'x'; len])).expect("sent");
+}
+
+/// While messages are carried a receive may give less than it was asked for, although more is there.
+fn receive_batch(queue: &Queue) -> Vec<Receipt> {
+    let mut receipts = Vec::with_capacity(BATCH);
+    while receipts.len() < BATCH {
+        let deliveries = queue.receive().max(BATCH - receipts.len()).visibility(LONG).many().expect("received");
+        assert!(!deliveries.is_empty(), "as many are there");
+        receipts.extend(deliveries.iter().map(|delivery| delivery.receipt()));
+    }
+    receipts
+}
+
+fn all_done(results: Result<Vec<Result<(), Error>>, Error>) {
+    for result in results.expect("answered") {
+        result.expect("settled");
     }
 }
 
-/// After quiet, within a bounded time: how many segments over twice what lives the log's files are.
-fn after_quiet(store: &Store, dir: &Path, segment_len: u32) -> f64 {
-    let started = Instant::now();
-    loop {
-        let live = store.stats().expect("stats").live_len;
-        let over = len_below(&dir.join("log")).saturating_sub(2 * live) as f64 / f64::from(segment_len);
-        if over <= 3.0 {
-            return over;
+#[derive(Clone, Copy, PartialEq)]
+enum Old {
+    Unsettled,
+    Delayed,
+    Dead,
+    Extended,
+}
+
+impl Old {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Unsettled => "lives, one unsettled",
+            Self::Delayed => "lives, one delayed",
+            Self::Dead => "lives, one dead",
+            Self::Extended => "lives, one extended",
         }
-        assert!(started.elapsed() < Duration::from_secs(60), "{over} segments over twice what lives, after a minute");
-        std::thread::sleep(Duration::from_millis(100));
+    }
+
+    fn state(self) -> State {
+        match self {
+            Self::Unsettled | Self::Extended => State::InFlight,
+            Self::Delayed => State::Delayed,
+            Self::Dead => State::Dead,
+        }
+    }
+
+    /// Puts the message into the empty queue, in the state in which it stays.
+    fn put(self, queue: &Queue) -> Option<Delivery> {
+        if self == Self::Delayed {
+            queue.send(NewMessage::new(OLD_BODY).delay(WEEK)).expect("sent");
+            return None;
+        }
+        queue.send(OLD_BODY).expect("sent");
+        let visibility = if self == Self::Extended { Duration::from_secs(600) } else { LONG };
+        let delivery = queue.receive().visibility(visibility).one().expect("received").expect("it is there");
+        if self == Self::Dead {
+            delivery.reject(ERROR_TEXT).expect("rejected");
+        }
+        Some(delivery)
+    }
+
+    /// After all, in a store that was opened again: it is what it was, and its receipt is good.
+    fn verify(self, queue: &Queue, delivery: Option<&Delivery>) {
+        let views = queue.peek(self.state(), 10).expect("peeked");
+        assert_eq!(views.len(), 1, "the old message is the only one in its state");
+        let view = &views[0];
+        let receives = u32::from(self != Self::Delayed);
+        assert_eq!((view.body.as_slice(), view.receive_count, view.epoch), (OLD_BODY, receives, receives));
+        match self {
+            Self::Delayed => {
+                let hidden = view.visible_at.as_millis() - view.sent_at.as_millis();
+                assert_eq!(u128::from(hidden), WEEK.as_millis());
+            }
+            Self::Dead => {
+                assert_eq!(view.dead.as_ref().and_then(|dead| dead.error.as_deref()), Some(ERROR_TEXT));
+                assert_eq!(queue.redrive(RedriveFilter::default(), None).expect("redriven"), 1);
+            }
+            Self::Unsettled | Self::Extended => {
+                let receipt = delivery.expect("it was received").receipt();
+                all_done(queue.ack_many([receipt]));
+            }
+        }
     }
 }
 
-fn pass_lives(queue: &Queue, count: usize) {
-    for _ in 0..count / BATCH {
-        queue.send_batch((0..BATCH).map(|_| vec![b'x'; BODY_LEN])).expect("sent");
-        let jobs = queue.receive().max(BATCH).many().expect("received");
-        let done = queue.ack_many(jobs.iter().map(AsReceipt::as_receipt)).expect("acked");
-        assert!(done.iter().all(Result::is_ok));
-    }
-}
-
-fn behind(age: &str, lives: usize, segment_len: u32) {
+fn lives(old: Old, scale: &Scale) -> Summary {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let path = dir.path().join("s");
-    let store = Store::open_with(&path, Options::new().segment_len(segment_len)).expect("opened");
-    let (old, busy) = (store.queue("old").expect("a name"), store.queue("busy").expect("a name"));
-    old.create(queue_options()).expect("created");
-    let delay = if age.starts_with("delayed") { Duration::from_secs(7 * 86_400) } else { Duration::ZERO };
-    old.send(NewMessage::new("the old one").delay(delay)).expect("sent");
-    let held = (!age.starts_with("delayed"))
-        .then(|| old.receive().visibility(Duration::from_secs(40_000)).one().expect("received").expect("it is there"));
-    if age == "dead" {
-        held.as_ref().expect("held").reject("no").expect("rejected");
-    }
+    let path = dir.path().join("store");
+    let store = open(&path, scale, 2);
+    let queue = store.queue("lives").expect("a name");
+    let delivery = old.put(&queue);
     for _ in 0..DEPTH / BATCH {
-        busy.send_batch((0..BATCH).map(|_| vec![b'x'; BODY_LEN])).expect("sent");
+        send_batch(&queue, BODY_LEN);
     }
-    let (mut most, mut rates) = (Most::new(segment_len), Vec::new());
+    let mut run = Run::start(old.name(), &store, scale);
     let mut extended = Instant::now();
-    let step = lives / 100;
-    for _ in 0..100 {
-        let started = Instant::now();
-        for _ in 0..step / 1000 {
-            pass_lives(&busy, 1000);
-            if age.starts_with("extended") && extended.elapsed() >= Duration::from_secs(1) {
-                held.as_ref().expect("held").extend(Duration::from_secs(30)).expect("extended");
-                extended = Instant::now();
-            }
+    for done in (BATCH as u64..=scale.lives).step_by(BATCH) {
+        send_batch(&queue, BODY_LEN);
+        all_done(queue.ack_many(receive_batch(&queue)));
+        if old == Old::Extended && extended.elapsed() >= Duration::from_secs(1) {
+            delivery.as_ref().expect("it was received").extend(Duration::from_secs(600)).expect("extended");
+            extended = Instant::now();
         }
-        rates.push(step as f64 / started.elapsed().as_secs_f64());
-        most.look(&store, &path);
+        if done % scale.step == 0 {
+            run.sample(&store, done);
+        }
     }
-    let stats = store.stats().expect("stats");
-    let over = after_quiet(&store, &path, segment_len);
+    let summary = run.finish(&store);
     store.close().expect("closed");
-    drop((store, old, busy));
-    let store = Store::open(&path).expect("opened again");
-    let seen = store.queue("old").expect("a name").peek(None, 10).expect("peeked");
-    assert_eq!(seen.iter().map(|view| view.body.as_slice()).collect::<Vec<_>>(), [b"the old one"]);
-    let tenth = |from: usize| rates[from..from + 10].iter().sum::<f64>() / 10.0;
-    println!(
-        "{age}: {:.0} lives/s in the first tenth, {:.0} in the last; {}; after quiet {over:.1} segments over 2 x live; \
-         write amplification {:.3}; index generation {}",
-        tenth(0),
-        tenth(90),
-        most.text(),
-        stats.write_amplification().unwrap_or(1.0),
-        stats.index_generation
-    );
+    let store = open(&path, scale, 2);
+    let queue = store.queue("lives").expect("a name");
+    assert_eq!(store.stats().expect("stats").messages, DEPTH as u64 + 1);
+    old.verify(&queue, delivery.as_ref());
+    store.close().expect("closed");
+    summary
 }
 
-fn loops((messages, rounds): (usize, usize), nack: bool, segment_len: u32) {
+#[derive(Clone, Copy, PartialEq)]
+enum Back {
+    Released,
+    Nacked,
+}
+
+/// All messages are handed out, then all given back; that again and again.
+fn give_back(back: Back, scale: &Scale) -> Summary {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let path = dir.path().join("s");
-    let store = Store::open_with(&path, Options::new().segment_len(segment_len)).expect("opened");
-    let queue = store.queue("q").expect("a name");
-    queue.create(queue_options()).expect("created");
-    for _ in 0..messages / BATCH {
-        queue.send_batch((0..BATCH).map(|_| vec![b'x'; BODY_LEN])).expect("sent");
+    let path = dir.path().join("store");
+    let store = open(&path, scale, 2);
+    let queue = store.queue("loop").expect("a name");
+    queue.create(QueueOptions::new().max_attempts(None).backoff(Backoff::NONE)).expect("created");
+    for _ in 0..scale.messages / BATCH {
+        send_batch(&queue, BODY_LEN);
     }
-    let (mut most, started) = (Most::new(segment_len), Instant::now());
-    for _ in 0..rounds {
-        let mut receipts = Vec::with_capacity(messages);
-        loop {
-            let jobs = queue.receive().max(1000).visibility(Duration::from_secs(40_000)).many().expect("received");
-            if jobs.is_empty() {
-                break;
-            }
-            receipts.extend(jobs.iter().map(AsReceipt::as_receipt));
+    let name = if back == Back::Released { "loop, released" } else { "loop, nacked" };
+    let mut run = Run::start(name, &store, scale);
+    for pass in 1..=u64::from(scale.passes) {
+        let held: Vec<_> = (0..scale.messages / BATCH).map(|_| receive_batch(&queue)).collect();
+        for receipts in held {
+            all_done(match back {
+                Back::Released => queue.release_many(receipts),
+                Back::Nacked => queue.nack_many(receipts, Nack::new().error(ERROR_TEXT)),
+            });
         }
-        assert_eq!(receipts.len(), messages);
-        for part in receipts.chunks(1000) {
-            let done = if nack {
-                queue.nack_many(part.iter().copied(), Nack::new().error("again"))
-            } else {
-                queue.release_many(part.iter().copied())
-            };
-            assert!(done.expect("given back").iter().all(Result::is_ok));
-        }
-        most.look(&store, &path);
+        run.sample(&store, pass * scale.messages as u64);
     }
-    let rate = (messages * rounds) as f64 / started.elapsed().as_secs_f64();
-    let stats = store.stats().expect("stats");
-    let over = after_quiet(&store, &path, segment_len);
-    let what = if nack { "nacked" } else { "released" };
-    println!(
-        "{what}: {rate:.0} deliveries/s; {}; after quiet {over:.1} segments over 2 x live; write amplification {:.3}",
-        most.text(),
-        stats.write_amplification().unwrap_or(1.0)
-    );
+    let summary = run.finish(&store);
     store.close().expect("closed");
-}
-
-/// Sends of 1 KiB beside live messages of 1 KiB: once where the log may be a hundred times what lives,
-/// once where it may be twice that, so that carrying goes on all the time.
-fn latency(callers: usize, (rounds, live): (usize, usize)) {
-    let mut times = [Histogram::<u64>::new(3).expect("a histogram"), Histogram::<u64>::new(3).expect("a histogram")];
-    let mut carried = [0; 2];
-    for _ in 0..rounds {
-        for (which, amplification) in [100, 2].into_iter().enumerate() {
-            let (samples, bytes) = latency_round(callers, live, amplification);
-            times[which].add(&samples).expect("added");
-            carried[which] += bytes;
-        }
+    let store = open(&path, scale, 2);
+    let queue = store.queue("loop").expect("a name");
+    assert_eq!(queue.stats().expect("stats").ready, scale.messages as u64);
+    for view in queue.peek(State::Ready, 1000).expect("peeked") {
+        let last_error = (back == Back::Nacked).then_some(ERROR_TEXT);
+        assert_eq!((view.body.len(), view.receive_count), (BODY_LEN, scale.passes));
+        assert_eq!(view.last_error.as_deref(), last_error);
     }
-    let [without, with] = &times;
-    let at = |times: &Histogram<u64>, q| Duration::from_nanos(times.value_at_quantile(q));
-    println!(
-        "sends of 1 KiB, {callers} callers, {rounds} rounds: without carrying p50 {:?} p99 {:?} ({} MiB carried); with \
-         p50 {:?} p99 {:?} ({} MiB carried); ratio of p99 {:.2}",
-        at(without, 0.5),
-        at(without, 0.99),
-        mib(carried[0]),
-        at(with, 0.5),
-        at(with, 0.99),
-        mib(carried[1]),
-        with.value_at_quantile(0.99) as f64 / without.value_at_quantile(0.99) as f64
-    );
-}
-
-fn latency_round(callers: usize, live: usize, amplification: u32) -> (Histogram<u64>, u64) {
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let options = Options::new().max_amplification(amplification).segment_len(16 * 1024 * 1024);
-    let store = Store::open_with(dir.path().join("s"), options).expect("opened");
-    let (keep, busy) = (store.queue("keep").expect("a name"), store.queue("busy").expect("a name"));
-    // What stays and what goes, mixed in every segment; then nearly all of what goes is gone at once.
-    for _ in 0..live / BATCH {
-        keep.send_batch((0..BATCH / 2).map(|_| vec![b'x'; 1024])).expect("sent");
-        for _ in 0..3 {
-            busy.send_batch((0..BATCH).map(|_| vec![b'x'; 1024])).expect("sent");
-        }
-    }
-    let before = store.stats().expect("stats").relocated_len;
-    busy.purge(&[reappear::State::Ready]).expect("purged");
-    let mut all = Histogram::<u64>::new(3).expect("a histogram");
-    std::thread::scope(|scope| {
-        let caller = || {
-            let mut times = Histogram::<u64>::new(3).expect("a histogram");
-            let started = Instant::now();
-            while started.elapsed() < Duration::from_secs(3) {
-                let at = Instant::now();
-                busy.send(vec![b'x'; 1024]).expect("sent");
-                times.record(u64::try_from(at.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1)).expect("recorded");
-            }
-            times
-        };
-        let threads: Vec<_> = (0..callers).map(|_| scope.spawn(caller)).collect();
-        for thread in threads {
-            all.add(thread.join().expect("no panic")).expect("added");
-        }
-    });
-    let carried = store.stats().expect("stats").relocated_len - before;
     store.close().expect("closed");
-    (all, carried)
+    summary
 }
