@@ -167,6 +167,7 @@ impl Committer {
             index_in_memory: false,
             resident: self.tables.queues.values().map(|queue| queue.resident).sum(),
             frames: self.meter.frames,
+            syncs: self.meter.syncs,
             records: self.meter.records,
             sync_times: self.meter.sync_times.as_ref().and_then(|times| crate::Percentiles::of(times, micros)),
             poisoned: self.poison.as_ref().map(ToString::to_string),

@@ -66,10 +66,8 @@ impl Committer {
     pub(crate) fn keep_house(&mut self, closing: Option<Timestamp>) {
         let now = self.clock.boottime();
         if self.poison.is_none() {
-            if self.sync_due().is_some_and(|due| now >= due)
-                && let Err(error) = self.sync()
-            {
-                self.poison(error);
+            if self.sync_due().is_some_and(|due| now >= due) {
+                self.sync();
             }
             if self.unmarked && closing.is_none() && now.saturating_sub(self.last_write) >= MARK_AFTER {
                 self.write_alone(&Record::Mark);
@@ -148,7 +146,7 @@ impl Committer {
     }
 
     fn sync_due(&self) -> Option<Duration> {
-        let waiting = self.log.durable_lsn() < self.log.written_lsn();
+        let waiting = self.log.durable_lsn() < self.log.written_lsn() && !self.log.is_syncing();
         match self.shared.durability() {
             _ if !waiting => None,
             Durability::Interval(every) => Some(self.last_sync.saturating_add(every)),

@@ -7,6 +7,14 @@
 //!        ─► one write, one sync ─► answer callers ─► changes to the applier
 //! ```
 //!
+//! While one caller is there, the committer syncs itself. With more, the log's syncer does it while the
+//! next turn is decided; one sync covers all frames that are written by then:
+//!
+//! ```text
+//! committer  decide 1 · write 1 · decide 2 · write 2 ·  answer 1 · decide 3 · write 3 · answer 2
+//! syncer                        └──── fdatasync 1 ────┘└──── fdatasync 2 ────┘
+//! ```
+//!
 //! # Invariants
 //! 10: what one request writes is in one frame. 11: LSNs and the clock only rise. 16: after poison
 //! nothing is written and nothing that would have been is acknowledged.
@@ -27,18 +35,19 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use rustc_hash::FxHashSet;
 
-use crate::engine::applier::{Answer, Ask, Change, Task, Tasks};
+use crate::engine::applier::{Answer, Ask, Change, Tasks};
 use crate::engine::apply::{Written, transition};
 use crate::engine::checkpoint::{CheckpointPlan, Closing, Turn};
 use crate::engine::decide::Parked;
 use crate::engine::group::Group;
+use crate::engine::pending::Pending;
 use crate::engine::reclaim::Relocation;
 use crate::engine::redrive::{Redrive, Slice};
 use crate::engine::state::Tables;
-use crate::engine::wait::{Command, Inbox, Reply, Request, Shared};
+use crate::engine::wait::{Command, Request, Shared};
 use crate::engine::waiters::Waiters;
 use crate::env::Clock;
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::log::{FRAME_HEADER_LEN, Log};
 use crate::options::Durability;
 use crate::record::{self, Record};
@@ -49,6 +58,7 @@ use crate::types::{Entry, Lsn, MessageId, Position, QueueId, QueueName, Receipt,
 pub(crate) struct Meter {
     pub(crate) frames: u64,
     pub(crate) records: u64,
+    pub(crate) syncs: u64,
     /// Bytes of frames that were only carried to the log's end.
     pub(crate) carried_len: u64,
     pub(crate) sync_times: Option<Histogram<u64>>,
@@ -87,10 +97,12 @@ pub(crate) struct Committer {
     pub(crate) sent_here: (u32, u64),
     /// A send of so many bytes was refused for lack of space: getting some back is urgent.
     pub(crate) crowded_by: Option<u64>,
-    /// Written but not yet given to the applier, because not yet durable.
-    pub(crate) unsynced: Vec<Change>,
+    /// What waits for the log to be durable.
+    pub(crate) pending: Pending,
     /// The applier has been given everything up to here.
-    handed_over: Lsn,
+    pub(crate) handed_over: Lsn,
+    /// When the syncer syncs in its place.
+    pub(crate) overlap: Overlap,
     pub(crate) events_asked: bool,
     pub(crate) last_write: Duration,
     pub(crate) last_sync: Duration,
@@ -103,6 +115,18 @@ pub(crate) struct Committer {
     /// Until when a store that is being closed waits for holders to settle.
     pub(crate) close_at: Option<Timestamp>,
     dice: u64,
+}
+
+/// When the log's syncer syncs in the committer's place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Overlap {
+    /// While the store is opened there is no syncer yet.
+    Never,
+    /// When more than one caller waits: for one alone it would only cost a change of threads.
+    Crowd,
+    /// For tests.
+    #[cfg_attr(not(any(test, feature = "testing")), expect(dead_code))]
+    Always,
 }
 
 /// How far ahead of the clock events are brought into memory, and when the next stretch is asked for.
@@ -150,12 +174,13 @@ impl Committer {
             absent: FxHashSet::default(),
             borrowed: Vec::new(),
             unfinished: Vec::new(),
-            meter: Meter { frames: 0, records: 0, carried_len: 0, sync_times: Histogram::new(2).ok() },
+            meter: Meter { frames: 0, records: 0, syncs: 0, carried_len: 0, sync_times: Histogram::new(2).ok() },
             poison: None,
             leftover: VecDeque::new(),
             sent_here: (0, 0),
             crowded_by: None,
-            unsynced: Vec::new(),
+            pending: Pending::new(),
+            overlap: Overlap::Never,
             events_asked: false,
             last_write: boot,
             last_sync: boot,
@@ -168,13 +193,11 @@ impl Committer {
 
     /// Does everything that can be done now.
     pub(crate) fn turn(&mut self) -> Turn {
-        let inbox = {
-            let mut inbox = self.shared.inbox();
-            let closing = inbox.closing;
-            std::mem::replace(&mut *inbox, Inbox { closing, ..Inbox::default() })
-        };
+        let inbox = self.shared.inbox().take();
         self.leftover.extend(inbox.requests);
         self.given_back.extend(inbox.given_back);
+        self.absorb_syncs();
+        self.release();
         let now = self.now();
         self.group.reset(now);
         for queue in std::mem::take(&mut self.unfinished) {
@@ -194,11 +217,11 @@ impl Committer {
             self.expire_waiters();
         }
         self.commit();
-        self.publish();
-        self.hand_over();
         self.ask_for_more();
         self.forget_borrowed();
         self.keep_house(inbox.closing);
+        self.sync_wanted();
+        self.release();
         self.plan()
     }
 
@@ -361,53 +384,73 @@ impl Committer {
         }
     }
 
-    /// Writes and syncs the frame.
+    /// Writes the frame. What it gathered waits until it is durable, as far as it must be.
     fn commit(&mut self) {
-        if self.group.records == 0 {
+        let records = self.group.records;
+        let last = self.log.written_lsn().plus(records.into());
+        let is_strict = self.group.strict && self.shared.durability() == Durability::Always;
+        self.pending.launch(&mut self.group, last, records > 0 && is_strict);
+        if records == 0 {
             return;
         }
         self.meter.frames += 1;
-        self.meter.records += u64::from(self.group.records);
-        let (frame, records, now) = (&mut self.group.frame, self.group.records, self.group.now);
+        self.meter.records += u64::from(records);
+        let (frame, now) = (&mut self.group.frame, self.group.now);
         let written = match self.closing {
             Closing::Settling => self.log.append_clean(frame, records, now),
             Closing::No | Closing::Done => self.log.append(frame, records, now),
         };
         self.last_write = self.clock.boottime();
         self.unmarked = true;
-        self.unsynced.append(&mut self.group.changes);
-        let result = match (written, self.shared.durability()) {
-            (Ok(_), Durability::Always) if self.group.strict => self.sync(),
-            (written, _) => written.map(|_| ()),
-        };
-        if let Err(error) = result {
+        if let Err(error) = written {
             self.poison(error);
         }
     }
 
-    /// Makes everything written durable.
-    pub(crate) fn sync(&mut self) -> Result<()> {
-        if self.log.durable_lsn() < self.log.written_lsn() {
-            let before = self.clock.boottime();
-            self.log.sync()?;
-            let after = self.clock.boottime();
-            self.last_sync = after;
-            if let Some(times) = &mut self.meter.sync_times {
-                let micros = after.saturating_sub(before).as_micros();
-                // It grows with what is recorded; without memory for that the sample is left out.
-                let _ = times.record(u64::try_from(micros).unwrap_or(u64::MAX).max(1));
-            }
+    /// Has the log synced if anybody waits for that.
+    fn sync_wanted(&mut self) {
+        if self.pending.wanted() > self.log.durable_lsn() {
+            self.sync();
         }
-        Ok(())
     }
 
-    /// Gives the applier what is durable by now.
-    pub(crate) fn hand_over(&mut self) {
-        let lsn = self.log.durable_lsn();
-        if lsn == self.log.written_lsn() && lsn > self.handed_over {
-            self.handed_over = lsn;
-            let changes = std::mem::take(&mut self.unsynced);
-            self.tasks.push(Task::Changes { changes, lsn, clock: self.group.now });
+    /// Makes everything written durable, now or soon.
+    pub(crate) fn sync(&mut self) {
+        if self.poison.is_some() || self.log.durable_lsn() >= self.log.written_lsn() {
+            return;
+        }
+        let is_behind = match self.overlap {
+            Overlap::Never => false,
+            Overlap::Crowd => self.pending.callers() > 1 || self.log.is_syncing(),
+            Overlap::Always => true,
+        };
+        if is_behind {
+            return self.log.sync_behind();
+        }
+        let before = self.clock.boottime();
+        match self.log.sync() {
+            Ok(_) => self.note_sync(self.clock.boottime().saturating_sub(before)),
+            Err(error) => self.poison(error),
+        }
+    }
+
+    fn note_sync(&mut self, took: Duration) {
+        self.last_sync = self.clock.boottime();
+        self.meter.syncs += 1;
+        if let Some(times) = &mut self.meter.sync_times {
+            // It grows with what is recorded; without memory for that the sample is left out.
+            let _ = times.record(u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1));
+        }
+    }
+
+    /// Takes in what the syncer has done.
+    fn absorb_syncs(&mut self) {
+        if self.poison.is_some() {
+            return;
+        }
+        match self.log.absorb_syncs() {
+            Ok(times) => times.into_iter().for_each(|took| self.note_sync(took)),
+            Err(error) => self.poison(error),
         }
     }
 
@@ -419,43 +462,13 @@ impl Committer {
         }
     }
 
-    /// Answers everyone whose request is done.
-    fn publish(&mut self) {
-        let failed = self.group.records > 0 && self.poison.is_some();
-        for (to, reply, _room) in std::mem::take(&mut self.group.replies) {
-            let reply = match &self.poison {
-                // Whether it took effect is not known; only what was refused anyway is sure.
-                Some(cause) if failed && reply.is_ok() => Err(Error::poisoned(cause)),
-                _ => reply,
-            };
-            // Deliveries that nobody takes give themselves back when they are dropped.
-            let _ = to.send(reply);
-        }
-        for to in std::mem::take(&mut self.group.syncs) {
-            let synced = match &self.poison {
-                Some(cause) => Err(Error::poisoned(cause)),
-                None => self.sync().inspect_err(|error| self.poison = Some(error.clone())),
-            };
-            let _ = to.send(synced.map(|()| Reply::Durable(self.log.durable_lsn())));
-        }
-    }
-
+    /// Asks the index, as of everything decided so far: when that is durable.
     pub(crate) fn ask_index(&mut self, ask: Ask) {
-        // A question is answered as of everything decided so far, so that must be durable.
-        if self.poison.is_none()
-            && let Err(error) = self.sync()
-        {
-            self.poison(error);
-        }
-        self.hand_over();
-        self.tasks.push(Task::Ask(ask));
+        self.pending.ask(ask, self.log.written_lsn(), self.group.now);
     }
 
     /// Asks the index for what will be needed soon.
     fn ask_for_more(&mut self) {
-        for ask in std::mem::take(&mut self.group.asks) {
-            self.ask_index(ask);
-        }
         let window = self.tables.lane_window();
         for (queue, priority) in std::mem::take(&mut self.tables.hungry) {
             let lane = self.tables.queues.get_mut(&queue).and_then(|q| q.lanes.get_mut(&std::cmp::Reverse(priority)));
@@ -487,6 +500,7 @@ impl Committer {
     pub(crate) fn end_alone(&mut self) {
         self.group.strict = true;
         self.commit();
+        self.sync_wanted();
     }
 
     /// Writes a frame of one record that no caller waits for.
@@ -518,9 +532,15 @@ impl Committer {
                 // The index is far behind: taking more would only fill the memory.
                 self.shared.wait_for_answer(Duration::from_millis(100));
             } else if !turn.wake_in.is_zero() {
-                self.shared.wait_for_work(self.clock.sleep_for(turn.wake_in));
+                self.shared.wait_for_work(self.clock.sleep_for(turn.wake_in), self.worth_waking());
             }
         }
+    }
+
+    /// Requests that are worth a turn: during a sync, half as many as wait for it, so that the next one has as
+    /// much to do and few frames are written for it.
+    fn worth_waking(&self) -> usize {
+        if self.log.is_syncing() { (self.pending.callers() / 2).max(1) } else { 1 }
     }
 
     pub(crate) fn command_writes(command: &Command) -> bool {

@@ -3,6 +3,7 @@
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::engine::applier::{Ask, Change};
+use crate::engine::pending::Answered;
 use crate::engine::wait::{Reply, ReplyTo};
 use crate::error::{Error, Result};
 use crate::log::{FRAME_HEADER_LEN, FrameStart};
@@ -20,7 +21,7 @@ pub(crate) struct Group {
     pub(crate) records: u32,
     pub(crate) now: Timestamp,
     pub(crate) changes: Vec<Change>,
-    pub(crate) replies: Vec<(ReplyTo, Result<Reply>, Option<OwnedSemaphorePermit>)>,
+    pub(crate) replies: Vec<Answered>,
     /// Something in it must be on disk before anyone is answered.
     pub(crate) strict: bool,
     /// It is one request's alone: whatever else is to be done comes in the next turn, which follows at once.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! open.rs ──► Committer (commit, decide, redrive, waiters; tables in state.rs)
-//!        └──► Applier   (index)          Keeper (next segment)
+//!        └──► Applier   (index)          Keeper (next segment)          Syncer (log/syncer.rs)
 //!             Shared    (inbox: how callers reach the committer; wait.rs)
 //! ```
 //!
@@ -35,6 +35,7 @@ pub(crate) mod group;
 pub(crate) mod keeper;
 pub(crate) mod mount;
 pub(crate) mod open;
+pub(crate) mod pending;
 pub(crate) mod queues;
 pub(crate) mod receive;
 pub(crate) mod reclaim;
@@ -50,6 +51,7 @@ pub(crate) mod wait;
 pub(crate) mod waiters;
 
 use applier::Task;
+use commit::{Committer, Overlap};
 use keeper::Keeper;
 use open::{IndexSite, Opened, Site};
 use report::{OpenReport, RecoveryProgress};
@@ -177,13 +179,18 @@ fn run(opened: Opened) {
     let shared = Arc::clone(&committer.shared);
     let tasks = Arc::clone(&committer.tasks);
     let keeper = Arc::new(Keeper::new(Arc::clone(&shared)));
-    let helpers = start_helpers(&shared, applier, &keeper);
+    let syncer = committer.log.syncer();
+    let helpers = start_helpers(&committer, applier, &keeper);
     match &helpers {
-        Ok(_) => guard(&shared, "committer", || committer.run()),
+        Ok(_) => {
+            committer.overlap = Overlap::Crowd;
+            guard(&shared, "committer", || committer.run());
+        }
         Err(error) => shared.set_died(error.clone()),
     }
     tasks.push(Task::Stop);
     keeper.stop();
+    syncer.stop();
     drop(committer);
     for helper in helpers.into_iter().flatten() {
         let _ = helper.join();
@@ -192,12 +199,18 @@ fn run(opened: Opened) {
     shared.set_closed();
 }
 
-fn start_helpers(shared: &Arc<Shared>, applier: applier::Applier, keeper: &Arc<Keeper>) -> Result<[JoinHandle<()>; 2]> {
-    let (for_applier, for_keeper) = (Arc::clone(shared), Arc::clone(shared));
-    let keeper = Arc::clone(keeper);
+fn start_helpers(
+    committer: &Committer,
+    applier: applier::Applier,
+    keeper: &Arc<Keeper>,
+) -> Result<[JoinHandle<()>; 3]> {
+    let shared = || Arc::clone(&committer.shared);
+    let (for_applier, for_keeper, for_syncer) = (shared(), shared(), shared());
+    let (keeper, syncer, clock) = (Arc::clone(keeper), committer.log.syncer(), Arc::clone(&committer.clock));
     Ok([
         spawn("reappear-apply", move || guard(&for_applier, "applier", || applier.run()))?,
         spawn("reappear-keep", move || guard(&for_keeper, "keeper", || keeper.run()))?,
+        spawn("reappear-sync", move || guard(&for_syncer, "syncer", || syncer.run(&*clock, || for_syncer.nudge())))?,
     ])
 }
 

@@ -168,6 +168,8 @@ pub struct StoreStats {
     pub resident: u64,
     /// Frames written since open.
     pub frames: u64,
+    /// Syncs of the log since open. One covers all frames that were written by then.
+    pub syncs: u64,
     /// Records written since open.
     pub records: u64,
     /// Time of a sync (fdatasync) of the log since open.

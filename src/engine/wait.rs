@@ -183,13 +183,26 @@ pub(crate) struct Inbox {
     pub(crate) answers: VecDeque<Answer>,
     /// The store is being closed; settles are taken until then.
     pub(crate) closing: Option<Timestamp>,
-    /// Something outside the inbox changed: the clock was moved by hand, the store is being closed.
+    /// Something outside the inbox changed: the clock was moved by hand, a sync is done, the store is being closed.
     pub(crate) nudged: bool,
+    /// So many requests wake the committer; 0: it is awake.
+    wakes_at: usize,
 }
 
 impl Inbox {
     pub(crate) fn is_empty(&self) -> bool {
-        self.requests.is_empty() && self.given_back.is_empty() && self.answers.is_empty() && !self.nudged
+        self.requests.is_empty() && !self.is_urgent()
+    }
+
+    /// Whether there is something else than requests.
+    fn is_urgent(&self) -> bool {
+        !self.given_back.is_empty() || !self.answers.is_empty() || self.nudged
+    }
+
+    /// Takes everything out; a close stays known.
+    pub(crate) fn take(&mut self) -> Self {
+        let closing = self.closing;
+        std::mem::replace(self, Self { closing, ..Self::default() })
     }
 }
 
@@ -336,7 +349,7 @@ impl Shared {
         room: Option<OwnedSemaphorePermit>,
     ) -> Result<oneshot::Receiver<Result<Reply>>> {
         let (reply, answer) = oneshot::channel();
-        {
+        let wakes = {
             let mut inbox = self.inbox();
             let taken = match inbox.closing {
                 None => true,
@@ -346,8 +359,16 @@ impl Shared {
                 return Err(self.gone());
             }
             inbox.requests.push_back(Request { command, reply, lazy, room });
+            // Once: a call for each request would cost more than the request.
+            let wakes = inbox.wakes_at > 0 && inbox.requests.len() >= inbox.wakes_at;
+            if wakes {
+                inbox.wakes_at = 0;
+            }
+            wakes
+        };
+        if wakes {
+            self.signal.notify_one();
         }
-        self.signal.notify_one();
         Ok(answer)
     }
 
@@ -383,12 +404,16 @@ impl Shared {
         self.died.get().is_some()
     }
 
-    /// Sleeps until something is in the inbox, the store closes, or the time is up.
-    pub(crate) fn wait_for_work(&self, timeout: Duration) {
-        let inbox = self.inbox();
+    /// Sleeps until there are so many requests, something else is in the inbox, the store closes, or the
+    /// time is up.
+    pub(crate) fn wait_for_work(&self, timeout: Duration, requests: usize) {
+        let mut inbox = self.inbox();
+        inbox.wakes_at = requests;
         // Spurious and early wake-ups are fine: the committer looks again.
-        let woken = self.signal.wait_timeout_while(inbox, timeout, |inbox| inbox.is_empty());
-        drop(woken.unwrap_or_else(PoisonError::into_inner));
+        let woken = self
+            .signal
+            .wait_timeout_while(inbox, timeout, |inbox| !inbox.is_urgent() && inbox.requests.len() < requests);
+        woken.unwrap_or_else(PoisonError::into_inner).0.wakes_at = 0;
     }
 
     /// Sleeps until the applier has answered, or the time is up.

@@ -34,6 +34,7 @@ mod segment;
 mod segments;
 mod spare;
 mod store_file;
+mod syncer;
 #[cfg(test)]
 mod tests;
 mod writer;

@@ -56,6 +56,7 @@ pub(super) fn finish(
         epoch: findings.epoch.saturating_add(1),
         spare,
         segments,
+        syncer: Arc::default(),
         active,
         pending_seal: None,
         next_lsn: findings.next,

@@ -26,6 +26,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::env::{File, Fs};
 use crate::error::{Error, ErrorKind, Result};
@@ -39,6 +40,7 @@ use super::format::{
 use super::segments::{Segment, SegmentInfo, Segments, segment_name};
 use super::spare::{Room, SpareMaker, zero_fill};
 use super::store_file::StoreFile;
+use super::syncer::{Done, Syncer};
 
 /// Where the payload of the next frame will stand: the position of a record in it is
 /// `{segment, payload_offset + offset in the payload, len}`.
@@ -77,6 +79,7 @@ pub(crate) struct Log {
     pub(super) epoch: u32,
     pub(super) segments: Arc<Segments>,
     pub(super) spare: Arc<SpareMaker>,
+    pub(super) syncer: Arc<Syncer>,
     pub(super) active: Active,
     pub(super) pending_seal: Option<PendingSeal>,
     pub(super) next_lsn: Lsn,
@@ -132,6 +135,11 @@ impl Log {
     /// What makes the next segment ready, for another thread.
     pub(crate) fn spare(&self) -> Arc<SpareMaker> {
         Arc::clone(&self.spare)
+    }
+
+    /// What syncs behind the writer, for another thread.
+    pub(crate) fn syncer(&self) -> Arc<Syncer> {
+        Arc::clone(&self.syncer)
     }
 
     /// The number of the opening, in every frame it writes.
@@ -336,12 +344,14 @@ impl Log {
         Ok(header.last_lsn())
     }
 
-    /// Makes everything that was appended durable, and says up to where.
+    /// Makes everything that was appended durable, and says up to where. Waits for a sync that is under way.
     ///
     /// # Errors
     /// Any: the log is broken; a second try could succeed although data is lost.
     pub(crate) fn sync(&mut self) -> Result<Lsn> {
         self.usable()?;
+        let done = self.syncer.settle();
+        self.absorb(done)?;
         if self.durable_lsn < self.written_lsn() {
             if let Err(e) = self.active.file.sync_data() {
                 let path = self.segments.path(self.active.number).unwrap_or_default();
@@ -350,6 +360,42 @@ impl Log {
             self.durable_lsn = self.written_lsn();
         }
         Ok(self.durable_lsn)
+    }
+
+    /// Has everything that was appended synced by the [syncer](Self::syncer), without waiting for it.
+    pub(crate) fn sync_behind(&mut self) {
+        if self.durable_lsn < self.written_lsn() && !self.is_broken() {
+            let path = || self.segments.path(self.active.number).unwrap_or_default();
+            self.syncer.queue(&self.active.file, path, self.written_lsn());
+        }
+    }
+
+    /// Whether the syncer has something to do, or has done what is not known here yet.
+    pub(crate) fn is_syncing(&self) -> bool {
+        self.syncer.is_busy()
+    }
+
+    /// Takes in what the syncer has done, and says how long each sync took.
+    ///
+    /// # Errors
+    /// Any: the log is broken.
+    pub(crate) fn absorb_syncs(&mut self) -> Result<Vec<Duration>> {
+        self.usable()?;
+        let done = self.syncer.take_done();
+        self.absorb(done)
+    }
+
+    fn absorb(&mut self, done: Vec<Done>) -> Result<Vec<Duration>> {
+        let mut times = Vec::with_capacity(done.len());
+        for Done { result, took } in done {
+            match result {
+                // What a rotation synced in between may be further on.
+                Ok(lsn) => self.durable_lsn = self.durable_lsn.max(lsn),
+                Err(error) => return Err(self.break_with(error)),
+            }
+            times.push(took);
+        }
+        Ok(times)
     }
 }
 

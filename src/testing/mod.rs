@@ -35,6 +35,7 @@ use std::time::Duration;
 
 pub use crate::env::sim::{Fault, FaultKind, Image, Loss, ManualClock, Op, SimDisk};
 
+use crate::engine::commit::Overlap;
 use crate::engine::open::{IndexSite, Site};
 use crate::engine::{ByHand, Engine};
 use crate::error::{Error, ErrorKind, Result};
@@ -213,6 +214,20 @@ impl Rig {
         }
     }
 
+    /// Syncs what was written, if the committer has left that to the syncer: see [`overlap`](Self::overlap).
+    pub fn step_syncer(&self) {
+        if let Some(by_hand) = self.running().as_mut() {
+            by_hand.committer.log.syncer().step(&self.clock);
+        }
+    }
+
+    /// From now on, until the store is opened again, syncs are left to the syncer.
+    pub fn overlap(&self) {
+        if let Some(by_hand) = self.running().as_mut() {
+            by_hand.committer.overlap = Overlap::Always;
+        }
+    }
+
     /// Makes the next segment ready.
     pub fn step_keeper(&self) {
         if let Some(by_hand) = self.running().as_mut() {
@@ -223,6 +238,7 @@ impl Rig {
     /// Steps until nothing changes any more.
     pub fn settle(&self) {
         for _ in 0..QUIET_TURNS {
+            self.step_syncer();
             while self.step_committer() == Some(Duration::ZERO) {}
             self.step_applier();
         }

@@ -41,6 +41,46 @@ fn a_failed_sync_poisons_the_store_until_it_is_opened_again() {
     }
 }
 
+/// While one sync is under way the next frames are decided and written. None of them is answered before its
+/// own sync, and when one fails, nobody who waits is told that it worked.
+#[test]
+fn a_sync_behind_answers_just_what_it_covers_and_a_failed_one_nobody() {
+    let rig = rig(Options::new());
+    let store = rig.open();
+    let queue = store.queue("q").unwrap();
+    rig.run(queue.send("kept")).unwrap();
+    rig.overlap();
+    let mut sends: Vec<_> = ["a", "b", "c"].into_iter().map(|body| Box::pin(queue.send(body))).collect();
+    for send in &mut sends[..2] {
+        assert!(rig.poll(send).is_none());
+        rig.step_committer();
+    }
+    assert!(rig.poll(&mut sends[0]).is_none(), "written, not synced");
+    rig.step_syncer();
+    assert!(rig.poll(&mut sends[2]).is_none());
+    rig.step_committer();
+    assert!(rig.poll(&mut sends[0]).is_some_and(|sent| sent.is_ok()), "covered");
+    assert!(rig.poll(&mut sends[1]).is_some_and(|sent| sent.is_ok()), "covered by the same sync");
+    assert!(rig.poll(&mut sends[2]).is_none(), "written after it");
+    let mut peek = Box::pin(queue.peek(None, 9));
+    assert!(rig.poll(&mut peek).is_none());
+    rig.step_committer();
+    rig.step_applier();
+    assert!(rig.poll(&mut peek).is_none(), "what is not durable is not shown");
+    rig.disk().fail(Fault { op: Op::Sync, after: 0, times: 1, kind: FaultKind::SyncLost });
+    rig.step_syncer();
+    rig.disk().clear_faults();
+    rig.step_committer();
+    let refused = rig.poll(&mut sends[2]).expect("answered").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Poisoned, "{refused}");
+    assert_eq!(rig.run(queue.send("later")).unwrap_err().kind(), ErrorKind::Poisoned);
+    rig.power_cut_with(Loss::All);
+    let store = rig.open();
+    let seen = rig.run(store.queue("q").unwrap().peek(None, 9)).unwrap();
+    let bodies: Vec<&[u8]> = seen.iter().map(|view| view.body.as_slice()).collect();
+    assert_eq!(bodies, [b"kept".as_slice(), b"a", b"b"]);
+}
+
 #[test]
 fn whatever_sync_fails_nothing_acknowledged_is_lost() {
     for nth in 0..40 {

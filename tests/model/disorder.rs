@@ -101,9 +101,10 @@ impl World<'_> {
     }
 
     fn turn(&mut self) {
-        match self.dice.below(10) {
+        match self.dice.below(13) {
             0..6 => drop(self.rig.step_committer()),
             6..9 => self.rig.step_applier(),
+            9..12 => self.rig.step_syncer(),
             _ => self.rig.step_keeper(),
         }
     }
@@ -114,6 +115,9 @@ impl World<'_> {
 
     fn open(&mut self) {
         let store = self.rig.open();
+        if self.dice.chance(50) {
+            self.rig.overlap();
+        }
         if std::env::var_os("REAPPEAR_SEED").is_some() {
             println!("at {}: {:?}", self.model.now, store.report());
         }
